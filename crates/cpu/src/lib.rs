@@ -1,0 +1,1 @@
+//! The CPU backend: worker pool, kernels and step execution.

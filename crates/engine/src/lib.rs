@@ -1,0 +1,1 @@
+//! The inference engine: KV storage, pure scheduler, runner.

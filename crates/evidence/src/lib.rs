@@ -1,0 +1,1 @@
+//! Records, identities, statistics and the ledger that keeps them.

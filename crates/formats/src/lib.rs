@@ -1,0 +1,1 @@
+//! Model files: safetensors, GGUF and MLX folders, their block codecs and quantizers.

@@ -1,0 +1,1 @@
+//! What the host is and how it behaves: processor, memory, counters, ceilings.

@@ -1,0 +1,1 @@
+//! Shared by tests alone: golden files, tolerances, stand-in servers.

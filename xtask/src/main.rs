@@ -1,0 +1,2 @@
+//! Chores of the tare workspace.
+fn main() {}
