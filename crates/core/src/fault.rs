@@ -51,7 +51,11 @@ mod tests {
 
     #[test]
     fn says_place_expectation_finding_and_remedy() {
-        let f = Fault::new("hidden_size", "a positive integer", "\"x\"").remedy("fix config.json").within("m/config.json");
-        assert_eq!(f.to_string(), "m/config.json: hidden_size: expected a positive integer, found \"x\"; fix config.json");
+        let f =
+            Fault::new("hidden_size", "a positive integer", "\"x\"").remedy("fix config.json").within("m/config.json");
+        assert_eq!(
+            f.to_string(),
+            "m/config.json: hidden_size: expected a positive integer, found \"x\"; fix config.json"
+        );
     }
 }

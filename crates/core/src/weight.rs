@@ -116,8 +116,7 @@ fn expected_bytes(name: &str, format: Format, rows: usize, cols: usize) -> Resul
         let block = format.block_weights();
         return Err(Fault::new(name, format!("columns in multiples of {block} ({format})"), cols.to_string()));
     };
-    row.checked_mul(rows)
-        .ok_or_else(|| Fault::new(name, "a shape that fits in memory", format!("[{rows}, {cols}]")))
+    row.checked_mul(rows).ok_or_else(|| Fault::new(name, "a shape that fits in memory", format!("[{rows}, {cols}]")))
 }
 
 fn check_len(name: &str, what: &str, want: usize, got: usize) -> Result<(), Fault> {

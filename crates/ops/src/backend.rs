@@ -1,0 +1,134 @@
+//! What a device must offer to run plans.
+
+use serde::{Deserialize, Serialize};
+use tare_core::{Fault, Weight};
+
+use crate::batch::{Batch, StepOutput};
+use crate::isa::IsaSet;
+use crate::op::WeightId;
+use crate::plan::{ForwardPlan, KvShape};
+use crate::variant::Variant;
+
+/// A pool of KV pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct KvId(pub u32);
+
+/// A plan made ready to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Executable(pub u32);
+
+/// Consecutive tokens inside one page, in all layers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvSpan {
+    /// The pool.
+    pub kv: KvId,
+    /// Page of that pool.
+    pub page: u32,
+    /// First token inside the page.
+    pub start: usize,
+    /// How many.
+    pub tokens: usize,
+}
+
+/// What a backend is, for doctor and records.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BackendInfo {
+    /// `cpu`, `cuda`, `reference`.
+    pub name: String,
+    /// The processor or card.
+    pub device: String,
+    /// Worker threads; 1 where that means nothing.
+    pub threads: usize,
+    /// Levels that kernels may use.
+    pub isa: IsaSet,
+}
+
+/// Why a backend could not do something.
+#[derive(Debug, thiserror::Error)]
+pub enum OpError {
+    /// The plan, batch or weight is not what the backend needs.
+    #[error(transparent)]
+    Input(#[from] Fault),
+    /// Not enough memory for a pool, a weight or a buffer.
+    #[error("{what} needs {bytes} bytes, which the {device} does not have")]
+    OutOfMemory {
+        /// What was being allocated.
+        what: String,
+        /// How much.
+        bytes: usize,
+        /// Whose memory.
+        device: String,
+    },
+    /// The device reported an error.
+    #[error("{kernel}: {message}")]
+    Device {
+        /// The kernel's key, or the call that failed.
+        kernel: String,
+        /// The device's own words.
+        message: String,
+    },
+}
+
+/// A device that holds weights and KV pages and runs plans.
+///
+/// Handles belong to the backend that gave them. A backend validates what it is handed and refuses before it changes
+/// anything: a failed call leaves pools, weights and executables as they were.
+pub trait Backend: Send {
+    /// What it is.
+    fn describe(&self) -> BackendInfo;
+
+    /// Its kernels, the preferred ones first.
+    fn variants(&self) -> &[Variant];
+
+    /// Takes a weight. The layout is the one that the variants of its format read.
+    ///
+    /// # Errors
+    /// When the format is not supported or memory runs out.
+    fn pack(&mut self, weight: &Weight) -> Result<WeightId, OpError>;
+
+    /// Makes a pool of `pages` pages of `page_tokens` tokens.
+    ///
+    /// # Errors
+    /// When memory runs out.
+    fn alloc_kv(&mut self, shape: KvShape, pages: usize, page_tokens: usize) -> Result<KvId, OpError>;
+
+    /// Gives a pool back.
+    ///
+    /// # Errors
+    /// When there is no such pool.
+    fn free_kv(&mut self, kv: KvId) -> Result<(), OpError>;
+
+    /// Copies tokens of all layers from one place to another of the same shape.
+    ///
+    /// # Errors
+    /// When a span lies outside its page or the shapes differ.
+    fn copy_kv(&mut self, from: KvSpan, to: KvSpan) -> Result<(), OpError>;
+
+    /// The bytes of a span: layer by layer, the keys [tokens, K, E] and then the values, in the pool's element type.
+    ///
+    /// # Errors
+    /// When the span lies outside its page.
+    fn read_kv(&mut self, span: KvSpan) -> Result<Vec<u8>, OpError>;
+
+    /// Stores what [`Backend::read_kv`] gave.
+    ///
+    /// # Errors
+    /// When the span lies outside its page or the number of bytes is not that of the span.
+    fn write_kv(&mut self, span: KvSpan, bytes: &[u8]) -> Result<(), OpError>;
+
+    /// Makes a plan ready: resolves kernels, allocates step buffers. The token loop allocates nothing after this.
+    ///
+    /// # Errors
+    /// When the plan does not validate or names a kernel that this backend does not have.
+    fn compile(&mut self, plan: &ForwardPlan) -> Result<Executable, OpError>;
+
+    /// Frees an executable.
+    fn release(&mut self, exe: Executable);
+
+    /// Runs one step and waits for it.
+    ///
+    /// # Errors
+    /// When the batch does not fit the plan's bucket, a table is too short for a row, a token is outside the
+    /// vocabulary, or the device fails.
+    fn run(&mut self, exe: Executable, batch: &Batch, out: &mut StepOutput) -> Result<(), OpError>;
+}

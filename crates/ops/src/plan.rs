@@ -1,0 +1,244 @@
+//! A step of the model as data: buffers, weights and the calls in order.
+
+use serde::{Deserialize, Serialize};
+use tare_core::{DType, Fault, Format};
+
+use crate::op::{BufId, Op, WeightId};
+
+/// How many rows a buffer has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RowSpace {
+    /// One for each row of the step (T).
+    All,
+    /// One for each row that wants something.
+    Selected,
+}
+
+/// An F32 buffer [rows, width] that lives for one step.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Buffer {
+    /// For people: `hidden`, `q`, `gate`.
+    pub name: String,
+    /// Elements of a row.
+    pub width: usize,
+    /// Which rows it has.
+    pub rows: RowSpace,
+}
+
+/// A weight as a plan sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WeightInfo {
+    /// The backend's handle.
+    pub id: WeightId,
+    /// The name in the model: `layers.0.q`.
+    pub name: String,
+    /// How it is packed.
+    pub format: Format,
+    /// Output features.
+    pub rows: usize,
+    /// Input features.
+    pub cols: usize,
+    /// Bytes of it, scales included.
+    pub bytes: usize,
+}
+
+/// The shape of a token's place in the KV cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct KvShape {
+    /// Decoder layers (L).
+    pub layers: usize,
+    /// Key and value heads (K).
+    pub kv_heads: usize,
+    /// Elements of a head (E).
+    pub head_size: usize,
+    /// F32 or BF16.
+    pub dtype: DType,
+}
+
+impl KvShape {
+    /// Bytes of one token: keys and values of all layers.
+    pub const fn token_bytes(&self) -> usize {
+        2 * self.layers * self.kv_heads * self.head_size * self.dtype.bytes()
+    }
+}
+
+/// The most rows that an executable can take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Bucket {
+    /// Rows of the step (T).
+    pub rows: usize,
+    /// Rows among them that want something.
+    pub selected: usize,
+}
+
+/// One operator bound to a kernel.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OpCall {
+    /// What is computed.
+    pub op: Op,
+    /// The kernel that computes it: a key of the backend's registry.
+    pub kernel: String,
+    /// Decoder layer, for traces; none before the first and after the last.
+    pub layer: Option<u32>,
+}
+
+/// The calls of one step for one architecture and one bucket, each bound to a kernel.
+///
+/// This value is what a record keeps (with its digest), what `tare doctor --plan` prints and what a backend compiles.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ForwardPlan {
+    /// Name of the rung or plan: `capacity-cache`.
+    pub name: String,
+    /// Name of the arithmetic class: see [`crate::class::CLASSES`].
+    pub class: String,
+    /// The most rows it takes.
+    pub bucket: Bucket,
+    /// Step buffers; a [`BufId`] is an index.
+    pub buffers: Vec<Buffer>,
+    /// Every weight that the calls read.
+    pub weights: Vec<WeightInfo>,
+    /// Rotary embedding: angle per position of each of the E/2 pairs.
+    pub rope: RopeTable,
+    /// KV cache of a token.
+    pub kv: KvShape,
+    /// The operators, in dependency order.
+    pub calls: Vec<OpCall>,
+}
+
+/// What [`Op::Rope`] needs: computed once from the model's configuration in F64.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RopeTable {
+    /// Radians a position for each pair: E / 2 entries.
+    pub inv_freq: Vec<f64>,
+    /// Multiplies sine and cosine (YaRN's attention factor; 1 elsewhere).
+    pub factor: f32,
+    /// Which elements make a pair.
+    pub style: RopeStyle,
+}
+
+/// Which two elements of a head are rotated together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RopeStyle {
+    /// `(i, i + E/2)`: Hugging Face files.
+    HalfSplit,
+    /// `(2i, 2i + 1)`: GGUF files of the llama architecture.
+    Interleaved,
+}
+
+impl ForwardPlan {
+    /// The buffer `id`.
+    ///
+    /// # Panics
+    /// When the plan has no such buffer: [`ForwardPlan::validate`] finds that before anything runs.
+    pub fn buffer(&self, id: BufId) -> &Buffer {
+        &self.buffers[id.0 as usize]
+    }
+
+    /// The weight `id`, if the plan lists it.
+    pub fn weight(&self, id: WeightId) -> Option<&WeightInfo> {
+        self.weights.iter().find(|w| w.id == id)
+    }
+
+    /// Checks every call against the buffers and weights it names: widths, row spaces, layers.
+    ///
+    /// # Errors
+    /// The first call that does not fit, with what was expected and found.
+    pub fn validate(&self) -> Result<(), Fault> {
+        for (i, call) in self.calls.iter().enumerate() {
+            self.validate_call(&call.op)
+                .map_err(|f| f.within(format!("plan {} call {i} ({})", self.name, call.kernel)))?;
+        }
+        Ok(())
+    }
+
+    fn validate_call(&self, op: &Op) -> Result<(), Fault> {
+        let q_width = |kv_of_head: &[u16]| kv_of_head.len() * self.kv.head_size;
+        match op {
+            Op::Embedding { table, out } => self.expect(*out, self.info(*table)?.cols, RowSpace::All),
+            Op::RmsNorm { x, weight, out, .. } => {
+                let w = self.info(*weight)?.cols;
+                self.expect(*x, w, self.space(*x)?)?;
+                self.expect(*out, w, self.space(*x)?)
+            }
+            Op::HeadNorm { x, heads, weight, .. } => {
+                self.expect(*x, *heads as usize * self.info(*weight)?.cols, RowSpace::All)
+            }
+            Op::Rope { x, heads } => self.expect(*x, *heads as usize * 2 * self.rope.inv_freq.len(), RowSpace::All),
+            Op::Linear { x, weight, bias, out, .. } => {
+                let w = self.info(*weight)?;
+                self.expect(*x, w.cols, self.space(*x)?)?;
+                self.expect(*out, w.rows, self.space(*x)?)?;
+                match bias {
+                    Some(b) if self.info(*b)?.cols != w.rows => {
+                        Err(Fault::new("bias", format!("{} elements", w.rows), self.info(*b)?.cols.to_string()))
+                    }
+                    _ => Ok(()),
+                }
+            }
+            Op::KvAppend { layer, k, v } => {
+                self.expect_layer(*layer)?;
+                let w = self.kv.kv_heads * self.kv.head_size;
+                self.expect(*k, w, RowSpace::All)?;
+                self.expect(*v, w, RowSpace::All)
+            }
+            Op::Attention { layer, q, kv_of_head, out, .. } => {
+                self.expect_layer(*layer)?;
+                if let Some(h) = kv_of_head.iter().find(|h| **h as usize >= self.kv.kv_heads) {
+                    return Err(Fault::new(
+                        "kv_of_head",
+                        format!("kv heads below {}", self.kv.kv_heads),
+                        h.to_string(),
+                    ));
+                }
+                self.expect(*q, q_width(kv_of_head), RowSpace::All)?;
+                self.expect(*out, q_width(kv_of_head), RowSpace::All)
+            }
+            Op::SwiGlu { gate, up, out } => {
+                let w = self.width(*gate)?;
+                self.expect(*up, w, RowSpace::All)?;
+                self.expect(*out, w, RowSpace::All)
+            }
+            Op::SelectRows { x, out } => {
+                self.expect(*x, self.width(*out)?, RowSpace::All)?;
+                self.expect(*out, self.width(*x)?, RowSpace::Selected)
+            }
+            Op::Sample { logits } => self.expect(*logits, self.width(*logits)?, RowSpace::Selected),
+        }
+    }
+
+    fn info(&self, id: WeightId) -> Result<&WeightInfo, Fault> {
+        self.weight(id).ok_or_else(|| Fault::new("weight", "a weight of this plan", format!("{id:?}")))
+    }
+
+    fn get(&self, id: BufId) -> Result<&Buffer, Fault> {
+        self.buffers
+            .get(id.0 as usize)
+            .ok_or_else(|| Fault::new("buffer", format!("one of {}", self.buffers.len()), format!("{id:?}")))
+    }
+
+    fn width(&self, id: BufId) -> Result<usize, Fault> {
+        Ok(self.get(id)?.width)
+    }
+
+    fn space(&self, id: BufId) -> Result<RowSpace, Fault> {
+        Ok(self.get(id)?.rows)
+    }
+
+    fn expect(&self, id: BufId, width: usize, rows: RowSpace) -> Result<(), Fault> {
+        let b = self.get(id)?;
+        if (b.width, b.rows) == (width, rows) {
+            return Ok(());
+        }
+        let say = |w: usize, r: RowSpace| format!("width {w}, {r:?} rows");
+        Err(Fault::new(format!("buffer {}", b.name), say(width, rows), say(b.width, b.rows)))
+    }
+
+    fn expect_layer(&self, layer: u32) -> Result<(), Fault> {
+        if (layer as usize) < self.kv.layers {
+            return Ok(());
+        }
+        Err(Fault::new("layer", format!("below {}", self.kv.layers), layer.to_string()))
+    }
+}

@@ -1,0 +1,117 @@
+//! Kernels as a registry of data: key, whether they fit, what they cost.
+
+use tare_core::Format;
+
+use crate::isa::{Isa, IsaSet};
+use crate::op::OpName;
+
+/// The shape of one operator call, enough to choose a kernel and to say what the call must cost.
+/// Fields that the operator does not have are 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpShape {
+    /// Rows that travel through it (T, or the selected rows).
+    pub rows: usize,
+    /// Output width.
+    pub n: usize,
+    /// Input width.
+    pub k: usize,
+    /// Format of the weight it reads.
+    pub format: Option<Format>,
+    /// Query heads.
+    pub heads: usize,
+    /// Key and value heads.
+    pub kv_heads: usize,
+    /// Elements of a head.
+    pub head_size: usize,
+    /// Bytes of one KV element.
+    pub kv_element_bytes: usize,
+    /// Cached tokens read by each row.
+    pub context: usize,
+}
+
+/// Whether a kernel can take a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fit {
+    /// It is made for this.
+    Best,
+    /// It is right, but something faster should exist: people are told.
+    Fallback {
+        /// Why it is not the best.
+        why: String,
+    },
+    /// It cannot.
+    No {
+        /// Why not.
+        why: String,
+    },
+}
+
+/// The least that a call must move and compute.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// Bytes of weights and KV read and KV written, each once. Activations are left out: they live in cache.
+    pub bytes: u64,
+    /// Floating-point operations, a multiply-add counted as two.
+    pub flops: u64,
+}
+
+impl std::ops::Add for Cost {
+    type Output = Cost;
+    fn add(self, o: Cost) -> Cost {
+        Cost { bytes: self.bytes + o.bytes, flops: self.flops + o.flops }
+    }
+}
+
+impl std::iter::Sum for Cost {
+    fn sum<I: Iterator<Item = Cost>>(it: I) -> Cost {
+        it.fold(Cost::default(), |a, b| a + b)
+    }
+}
+
+/// One kernel of a backend.
+#[derive(Clone, Debug)]
+pub struct Variant {
+    /// `op.format.isa`; the Rust function and CUDA symbol replace dots by `_`.
+    pub key: String,
+    /// What it computes.
+    pub op: OpName,
+    /// The weight format it reads; none when it reads no matrix.
+    pub format: Option<Format>,
+    /// The level it needs.
+    pub isa: Isa,
+    /// Whether it can take a call of this shape on a host with these levels.
+    pub fits: fn(&Variant, &OpShape, &IsaSet) -> Fit,
+}
+
+impl Variant {
+    /// [`Variant::fits`] with the checks that are the same for every kernel: level and format.
+    pub fn fit(&self, shape: &OpShape, isa: &IsaSet) -> Fit {
+        if !isa.has(self.isa) {
+            return Fit::No { why: format!("needs {}", self.isa) };
+        }
+        if self.format.is_some() && self.format != shape.format {
+            let found = shape.format.map_or_else(|| "none".to_string(), |f| f.to_string());
+            return Fit::No { why: format!("reads another format than {found}") };
+        }
+        (self.fits)(self, shape, isa)
+    }
+}
+
+/// The floor of a call: what any implementation must move and compute.
+pub fn cost(op: OpName, s: &OpShape) -> Cost {
+    let (rows, n, k) = (s.rows as u64, s.n as u64, s.k as u64);
+    let row_bytes = |cols: usize| s.format.and_then(|f| f.row_bytes(cols)).unwrap_or(0) as u64;
+    let kv_token = 2 * (s.kv_heads * s.head_size * s.kv_element_bytes) as u64;
+    match op {
+        OpName::Embedding => Cost { bytes: rows * row_bytes(s.n), flops: 0 },
+        OpName::Linear => Cost { bytes: n * row_bytes(s.k), flops: 2 * rows * n * k },
+        OpName::RmsNorm | OpName::HeadNorm => Cost { bytes: 0, flops: 4 * rows * n },
+        OpName::Rope => Cost { bytes: 0, flops: 3 * rows * n },
+        OpName::SwiGlu => Cost { bytes: 0, flops: 5 * rows * n },
+        OpName::KvAppend => Cost { bytes: rows * kv_token, flops: 0 },
+        OpName::Attention => {
+            Cost { bytes: s.context as u64 * kv_token, flops: 4 * rows * (s.heads * s.head_size * s.context) as u64 }
+        }
+        OpName::SelectRows | OpName::Sample => Cost::default(),
+    }
+}
