@@ -1,0 +1,156 @@
+//! F32 rows to packed weights.
+
+use half::{bf16, f16};
+use tare_core::{Affine, AffineBits, Blob, DType, Fault, Format, Weight};
+
+/// Packs `values` (row-major, [rows, cols]) in `format`.
+///
+/// `scale_dtype` is the type of the scales and biases of the affine format (MLX uses the type of the source); the
+/// other formats ignore it. F16 and BF16 round to nearest, ties to even. Q8_0 and Q4_0 follow ggml's reference
+/// rounding, the affine formats follow `mx.quantize`.
+///
+/// # Errors
+/// When the shape does not match `values` or the block, a value is not finite, a scale overflows its type, or there
+/// is no quantizer for the format.
+pub fn quantize(
+    name: &str,
+    rows: usize,
+    cols: usize,
+    values: &[f32],
+    format: Format,
+    scale_dtype: DType,
+) -> Result<Weight, Fault> {
+    if rows.checked_mul(cols) != Some(values.len()) {
+        return Err(Fault::new(name, format!("{rows} x {cols} values"), values.len().to_string()));
+    }
+    if !cols.is_multiple_of(format.block_weights()) {
+        let block = format.block_weights();
+        return Err(Fault::new(name, format!("columns in multiples of {block} ({format})"), cols.to_string())
+            .remedy("keep this matrix in a plain format or choose a smaller group"));
+    }
+    if let Some(at) = values.iter().position(|v| !v.is_finite()) {
+        let place = format!("{} at [{}, {}]", values[at], at / cols, at % cols);
+        return Err(Fault::new(name, "finite values", place));
+    }
+    match format {
+        Format::Affine { bits, group } => affine(name, (rows, cols), values, (bits, group), scale_dtype),
+        Format::F32 => blocks::<1, 4>(name, format, (rows, cols), values, |v, o| *o = v[0].to_le_bytes()),
+        Format::F16 => {
+            blocks::<1, 2>(name, format, (rows, cols), values, |v, o| *o = f16::from_f32(v[0]).to_le_bytes())
+        }
+        Format::BF16 => {
+            blocks::<1, 2>(name, format, (rows, cols), values, |v, o| *o = bf16::from_f32(v[0]).to_le_bytes())
+        }
+        Format::Q8_0 => blocks(name, format, (rows, cols), values, q8_0),
+        Format::Q4_0 => blocks(name, format, (rows, cols), values, q4_0),
+        other => Err(Fault::new(name, "a format that tare can write: f32, f16, bf16, q8_0, q4_0, w4gN or w8gN", {
+            other.to_string()
+        })),
+    }
+}
+
+/// Packs blocks of W weights into B bytes each.
+fn blocks<const W: usize, const B: usize>(
+    name: &str,
+    format: Format,
+    (rows, cols): (usize, usize),
+    values: &[f32],
+    block: impl Fn(&[f32; W], &mut [u8; B]),
+) -> Result<Weight, Fault> {
+    let mut bytes = vec![0; values.len() / W * B];
+    for (v, o) in values.as_chunks::<W>().0.iter().zip(bytes.as_chunks_mut::<B>().0) {
+        block(v, o);
+    }
+    Weight::blocks(name, format, rows, cols, Blob::from_vec(bytes))
+}
+
+/// The inverse of a scale; 0 for a block of zeros.
+fn inverse(d: f32) -> f32 {
+    if d == 0.0 { 0.0 } else { 1.0 / d }
+}
+
+/// d = max |w| / 127, q = w / d rounded to nearest, halves away from zero (ggml's reference).
+pub fn q8_0(values: &[f32; 32], out: &mut [u8; 34]) {
+    let d = values.iter().fold(0.0f32, |m, v| m.max(v.abs())) / 127.0;
+    let id = inverse(d);
+    out[..2].copy_from_slice(&f16::from_f32(d).to_le_bytes());
+    for (o, v) in out[2..].iter_mut().zip(values) {
+        *o = ((v * id).round() as i8).cast_unsigned();
+    }
+}
+
+/// d = (the value largest in magnitude, the first of equals) / -8, q = trunc(w / d + 8.5) up to 15 (ggml's reference).
+pub fn q4_0(values: &[f32; 32], out: &mut [u8; 18]) {
+    let edge = values.iter().fold(0.0f32, |edge, &v| if edge.abs() < v.abs() { v } else { edge });
+    let d = edge / -8.0;
+    let id = inverse(d);
+    let quant = |v: f32| ((v * id + 8.5) as u8).min(15);
+    out[..2].copy_from_slice(&f16::from_f32(d).to_le_bytes());
+    for j in 0..16 {
+        out[2 + j] = quant(values[j]) | quant(values[j + 16]) << 4;
+    }
+}
+
+/// Bytes of `v` in a plain type.
+fn push(out: &mut Vec<u8>, v: f32, dtype: DType) {
+    match dtype {
+        DType::F16 => out.extend(f16::from_f32(v).to_le_bytes()),
+        DType::BF16 => out.extend(bf16::from_f32(v).to_le_bytes()),
+        _ => out.extend(v.to_le_bytes()),
+    }
+}
+
+fn affine(
+    name: &str,
+    shape: (usize, usize),
+    values: &[f32],
+    (bits, group): (AffineBits, u16),
+    scale_dtype: DType,
+) -> Result<Weight, Fault> {
+    let groups = values.len() / group as usize;
+    let mut words = Vec::with_capacity(values.len() * bits.bits() / 8);
+    let mut scales = Vec::with_capacity(groups * scale_dtype.bytes());
+    let mut biases = Vec::with_capacity(groups * scale_dtype.bytes());
+    for (g, values) in values.chunks_exact(group as usize).enumerate() {
+        let fit = Fit::of(values, bits);
+        if !fit.scale.is_finite() {
+            let row = g * group as usize / shape.1;
+            return Err(Fault::new(name, "a range that fits in f32", format!("an infinite range in row {row}")));
+        }
+        push(&mut scales, fit.scale, scale_dtype);
+        push(&mut biases, fit.bias, scale_dtype);
+        match bits {
+            AffineBits::Four => {
+                words.extend(values.as_chunks::<2>().0.iter().map(|p| fit.quant(p[0]) | fit.quant(p[1]) << 4));
+            }
+            AffineBits::Eight => words.extend(values.iter().map(|&v| fit.quant(v))),
+        }
+    }
+    let [words, scales, biases] = [words, scales, biases].map(Blob::from_vec);
+    Weight::affine(name, bits, group, shape, Affine { words, scales, biases, scale_dtype })
+}
+
+/// Scale and bias of one group, as `mx.quantize` chooses them on the CPU: the end of the range that lies farther from
+/// zero is hit exactly and zero is on the grid, so the scale is often negative and never 0. The quants are computed
+/// with these F32 values, before they are rounded to the type of the source.
+struct Fit {
+    scale: f32,
+    bias: f32,
+    top: f32,
+}
+
+impl Fit {
+    fn of(values: &[f32], bits: AffineBits) -> Self {
+        let top = ((1u32 << bits.bits()) - 1) as f32;
+        let (min, max) = values.iter().fold((f32::INFINITY, f32::NEG_INFINITY), |(lo, hi), &v| (lo.min(v), hi.max(v)));
+        let step = ((max - min) / top).max(1e-7);
+        let (edge, step) = if min.abs() > max.abs() { (min, step) } else { (max, -step) };
+        let q0 = (edge / step).round_ties_even();
+        let (scale, bias) = if q0 == 0.0 { (step, 0.0) } else { (edge / q0, edge) };
+        Self { scale, bias, top }
+    }
+
+    fn quant(&self, v: f32) -> u8 {
+        ((v - self.bias) / self.scale).round_ties_even().clamp(0.0, self.top) as u8
+    }
+}

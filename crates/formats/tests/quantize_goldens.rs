@@ -1,0 +1,126 @@
+//! Packed values against `mx.quantize` and llama-quantize: equality of every byte.
+
+mod recipe;
+
+use half::{bf16, f16};
+use proptest::prelude::*;
+use recipe::Recipe;
+use tare_core::{AffineBits, DType, Format, Weight, WeightData};
+use tare_formats::codec::dequantize;
+use tare_formats::quantize::quantize;
+use tare_formats::{Role, open};
+use tare_testkit::{Tensors, goldens, json};
+
+/// A golden source matrix in F32 and the type it was stored in.
+fn source(golden: &Tensors, name: &str) -> (Vec<usize>, Vec<f32>, DType) {
+    let half = |f: fn(u16) -> f32| {
+        let (shape, bits) = golden.bits16(name);
+        (shape, bits.into_iter().map(f).collect())
+    };
+    let (dtype, (shape, values)) = match name.split('.').nth(1).unwrap() {
+        "bf16" => (DType::BF16, half(|b| bf16::from_bits(b).to_f32())),
+        "f16" => (DType::F16, half(|b| f16::from_bits(b).to_f32())),
+        _ => (DType::F32, golden.f32(name)),
+    };
+    (shape, values, dtype)
+}
+
+#[test]
+fn words_scales_and_biases_are_those_of_mlx() {
+    let golden = Tensors::open(goldens().join("mlx/quantize.safetensors"));
+    let cases = json(goldens().join("mlx/quantize.json"))["cases"].as_array().unwrap().clone();
+    assert_eq!(cases.len(), 30);
+    for case in cases {
+        let case = case.as_str().unwrap();
+        let (name, packing) = case.rsplit_once('.').unwrap();
+        let (bits, group) = packing[1..].split_once('g').unwrap();
+        let bits = if bits == "4" { AffineBits::Four } else { AffineBits::Eight };
+        let (shape, values, dtype) = source(&golden, name);
+        let format = Format::Affine { bits, group: group.parse().unwrap() };
+        let w = quantize(case, shape[0], shape[1], &values, format, dtype).unwrap();
+        let WeightData::Affine(a) = w.data() else { panic!("{case} is not affine") };
+        for (part, got) in [("words", &a.words), ("scales", &a.scales), ("biases", &a.biases)] {
+            assert_eq!(**got, *golden.raw(&format!("{case}.{part}")).2, "{case}.{part}");
+        }
+    }
+}
+
+fn block_bytes(w: &Weight) -> &[u8] {
+    let WeightData::Blocks(b) = w.data() else { panic!("{} is affine", w.name()) };
+    b
+}
+
+#[test]
+fn plain_and_block_bytes_are_those_of_the_gguf_files() {
+    let files = [
+        ("qwen3-b32-tiny", "F16", Format::F16),
+        ("qwen3-b32-tiny", "BF16", Format::BF16),
+        ("qwen3-b32-tiny", "Q8_0", Format::Q8_0),
+        ("qwen3-b32-tiny", "Q4_0", Format::Q4_0),
+        ("llama-tiny", "BF16", Format::BF16),
+        ("llama-tiny", "Q8_0", Format::Q8_0),
+        ("llama-tiny", "Q4_0", Format::Q4_0),
+    ];
+    for (family, file, format) in files {
+        let model = open(&goldens().join(format!("gguf/{family}-{file}.gguf"))).unwrap();
+        let recipe = Recipe::of(family);
+        for role in Role::all(&model.config) {
+            let w = model.weight(role).unwrap();
+            let values = recipe.gguf_rows(role, &model.config);
+            let format = if role.is_vector() { Format::F32 } else { format };
+            let got = quantize(w.name(), w.rows(), w.cols(), &values, format, DType::F32).unwrap();
+            assert!(block_bytes(&got) == block_bytes(&w), "{family}-{file}: {}", w.name());
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_packed_is_refused_by_name() {
+    let q = |cols, values: &[f32], format| quantize("w", 1, cols, values, format, DType::F32).unwrap_err().to_string();
+    assert!(q(31, &[0.0; 31], Format::Q8_0).contains("multiples of 32"));
+    assert!(q(32, &[0.0; 31], Format::Q8_0).contains("1 x 32 values"));
+    assert!(q(256, &[0.0; 256], Format::Q4K).contains("q4_k"));
+    let mut values = [0.0; 32];
+    values[7] = f32::NAN;
+    assert!(q(32, &values, Format::Q4_0).contains("NaN at [0, 7]"));
+    let (mut wide, affine) = ([-3e38; 32], Format::Affine { bits: AffineBits::Four, group: 32 });
+    wide[0] = 3e38;
+    assert!(q(32, &wide, affine).contains("infinite range in row 0"));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Half a step of the grid, plus what F16 or F32 lose of the scale, bounds the error of every value.
+    #[test]
+    fn round_trips_stay_within_half_a_step(values in prop::collection::vec(-8.0f32..8.0, 256)) {
+        let spread = |v: &[f32]| {
+            let (lo, hi) = v.iter().fold((f32::MAX, f32::MIN), |(l, h), &x| (l.min(x), h.max(x)));
+            (hi - lo, lo.abs().max(hi.abs()))
+        };
+        for format in [
+            Format::Q8_0,
+            Format::Q4_0,
+            Format::Affine { bits: AffineBits::Four, group: 64 },
+            Format::Affine { bits: AffineBits::Eight, group: 128 },
+        ] {
+            let w = quantize("w", 2, 128, &values, format, DType::F32).unwrap();
+            let back = dequantize(&w);
+            let group = format.block_weights();
+            for (v, b) in values.chunks(group).zip(back.chunks(group)) {
+                let (range, edge) = spread(v);
+                // Q4_0's grid has 8 steps below zero but 7 above: the far end may be off by a whole step. The affine
+                // grid is moved to hold zero, which may cost a step at the end that lies nearer to it.
+                let step = match format {
+                    Format::Q8_0 => edge / 127.0,
+                    Format::Q4_0 => 2.0 * edge / 8.0,
+                    Format::Affine { bits: AffineBits::Four, .. } => 2.0 * range / 15.0,
+                    _ => 2.0 * range / 255.0,
+                };
+                for (x, y) in v.iter().zip(b) {
+                    prop_assert!((x - y).abs() <= 0.501 * step + edge * 1e-3, "{format}: {x} became {y}, step {step}");
+                }
+            }
+        }
+    }
+}
