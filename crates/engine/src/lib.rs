@@ -1,1 +1,18 @@
-//! The inference engine: KV storage, pure scheduler, runner.
+//! The inference engine: KV storage, a pure scheduler, and the runner that turns its decisions into forwards.
+//!
+//! [`Engine::submit`] takes requests, [`Engine::step`] makes one forward and reports [`Event`]s. The engine has no
+//! clock, no thread and no device of its own: whoever owns it decides when to step, and it sees [`tare_ops::Backend`].
+//! docs/reference/engine.md tells how the parts fit.
+
+#![forbid(unsafe_code)]
+
+pub mod cache;
+mod counters;
+mod engine;
+mod error;
+mod request;
+
+pub use counters::{CopyBytes, Counters, PoolUse};
+pub use engine::{Engine, Limits, Program};
+pub use error::{CacheError, EngineError, Refused};
+pub use request::{Constraint, Event, FinishReason, PromptLogits, Request, RequestId, Retained, StepReport, Usage};
