@@ -1,52 +1,27 @@
 //! The engine: requests in, events out, one forward a step.
 
-use tare_ops::{Backend, BackendInfo, Bucket, Executable, KvShape};
+use tare_model::{Model, Resolved};
+use tare_ops::{Backend, BackendInfo};
 
-use crate::cache::Kind;
+use crate::config::EngineConfig;
 use crate::counters::Counters;
 use crate::error::{EngineError, Refused};
 use crate::request::{Request, RequestId, Retained, StepReport};
 
-/// A model packed and compiled on a backend.
-#[derive(Clone, Debug)]
-pub struct Program {
-    /// One executable for each bucket.
-    pub executables: Vec<(Bucket, Executable)>,
-    /// KV cache of a token.
-    pub kv: KvShape,
-    /// V.
-    pub vocabulary: usize,
-    /// How KV is stored.
-    pub kind: Kind,
-}
-
-/// The limits an engine keeps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Tokens that a sequence may have, prompt and output together.
-    pub context: usize,
-    /// Tokens of KV that all sequences together may hold.
-    pub kv_tokens: usize,
-    /// Rows of a step: the token budget, and so the longest prefill chunk.
-    pub max_rows: usize,
-    /// Sequences that run at once.
-    pub max_sequences: usize,
-    /// Requests that may wait.
-    pub max_queue: usize,
-}
-
 /// Runs many requests on one backend.
 pub struct Engine {
     backend: Box<dyn Backend>,
+    resolved: Vec<Resolved>,
 }
 
 impl Engine {
-    /// An engine over a program that is already compiled on `backend`.
+    /// Packs `model` on `backend`, resolves and compiles the plan for every bucket, and makes the KV storage.
     ///
     /// # Errors
-    /// When a limit is 0, no bucket is wide enough for `max_rows`, or the KV pool cannot be allocated.
-    pub fn with_program(backend: Box<dyn Backend>, _program: Program, _limits: Limits) -> Result<Self, EngineError> {
-        Ok(Self { backend })
+    /// When a limit cannot be kept, the plan does not suit the model or the backend, or memory runs out.
+    pub fn new(_model: &Model, backend: Box<dyn Backend>, config: EngineConfig) -> Result<Self, EngineError> {
+        config.check()?;
+        Ok(Self { backend, resolved: Vec::new() })
     }
 
     /// Takes a request. It waits until [`Engine::step`] admits it.
@@ -82,6 +57,11 @@ impl Engine {
     /// What the engine runs on.
     pub fn info(&self) -> BackendInfo {
         self.backend.describe()
+    }
+
+    /// The plans it runs, from the smallest bucket to the largest.
+    pub fn resolved(&self) -> &[Resolved] {
+        &self.resolved
     }
 
     /// Frees a kept sequence; one that is gone already is ignored.

@@ -1,6 +1,7 @@
 //! Why the engine could not do something.
 
 use tare_core::Fault;
+use tare_model::ModelError;
 use tare_ops::OpError;
 
 use crate::request::RequestId;
@@ -59,6 +60,9 @@ pub enum EngineError {
     /// A limit of the configuration cannot be kept.
     #[error(transparent)]
     Config(#[from] Fault),
+    /// The model, the plan and the backend do not suit each other.
+    #[error(transparent)]
+    Model(#[from] ModelError),
     /// The backend failed. Sequences stand where they stood before the step.
     #[error(transparent)]
     Backend(#[from] OpError),

@@ -6,13 +6,14 @@
 
 #![forbid(unsafe_code)]
 
-pub mod cache;
+mod config;
 mod counters;
 mod engine;
 mod error;
 mod request;
 
+pub use config::EngineConfig;
 pub use counters::{CopyBytes, Counters, PoolUse};
-pub use engine::{Engine, Limits, Program};
+pub use engine::Engine;
 pub use error::{CacheError, EngineError, Refused};
 pub use request::{Constraint, Event, FinishReason, PromptLogits, Request, RequestId, Retained, StepReport, Usage};
