@@ -1,0 +1,315 @@
+//! The most that this host does: bytes read from memory a second, and F32 operations a second, measured.
+//!
+//! These are the denominators of "percent of floor". Each is the median of at least five rounds, every round is kept,
+//! and the readings follow from the kept rounds alone ([`Ceilings::readings_of`]).
+
+mod fma;
+mod kept;
+mod stream;
+mod team;
+
+pub use kept::{Origin, Stored};
+
+use crate::clock::monotonic_ns;
+use crate::host::Host;
+use crate::memory::ResidentMemory;
+use crate::region::Region;
+use fma::Fma;
+use serde::{Deserialize, Serialize};
+use std::hint::black_box;
+use stream::Reader;
+use tare_core::Reading;
+
+/// What was measured, and from what.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ceilings {
+    /// The figures.
+    #[serde(flatten)]
+    pub readings: Readings,
+    /// Threads behind the `_all` figures.
+    pub threads: usize,
+    /// Every series of rounds, in the order in which they ran.
+    pub series: Vec<Series>,
+    /// How long all of it took, in nanoseconds.
+    pub spent_ns: u64,
+}
+
+/// The four ceilings. Each is an aggregate over its threads.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Readings {
+    /// Bytes that one thread reads from memory in a second.
+    pub read_1t_bytes_per_s: Reading<u64>,
+    /// Bytes that all usable threads together read from memory in a second.
+    pub read_all_bytes_per_s: Reading<u64>,
+    /// F32 operations (a multiply and an add are two) of one thread in a second.
+    pub fma_f32_1t_flop_per_s: Reading<u64>,
+    /// F32 operations of all usable threads together in a second.
+    pub fma_f32_all_flop_per_s: Reading<u64>,
+}
+
+/// Rounds of the same work.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Series {
+    /// What was counted.
+    pub what: Work,
+    /// Threads that worked together.
+    pub threads: usize,
+    /// The instructions used, and for reads how far ahead they prefetch.
+    pub kernel: String,
+    /// Whether these rounds only chose between kernels. Their times do not enter the readings.
+    pub screening: bool,
+    /// Bytes or operations of one round, all threads together.
+    pub per_round: u64,
+    /// For reads: how much of the buffer lay in huge pages.
+    pub huge_bytes: Reading<u64>,
+    /// For reads: all L3 of this host together. A buffer of less than about four times this gives cache hits too.
+    pub l3_bytes: Reading<u64>,
+    /// Time of every round in nanoseconds.
+    pub ns: Vec<u64>,
+}
+
+/// What a series counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Work {
+    /// Bytes read from memory.
+    ReadBytes,
+    /// F32 multiply-adds, two operations each.
+    FmaF32Flop,
+}
+
+/// How much to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Effort {
+    /// The most that the read buffer may take.
+    pub buffer_bytes_limit: u64,
+    /// How long one filling of the buffer may take; a slower host gets a shorter buffer, and the record says so.
+    pub fill_ns_limit: u64,
+    /// Rounds of each final series; five at least for a figure.
+    pub rounds: usize,
+    /// Length of one multiply-add round.
+    pub fma_round_ns: u64,
+}
+
+impl Effort {
+    /// About three seconds on two cores.
+    pub const FULL: Self =
+        Self { buffer_bytes_limit: 4 << 30, fill_ns_limit: 500_000_000, rounds: 7, fma_round_ns: 30_000_000 };
+}
+
+/// Fewer rounds than this give no figure.
+const MIN_ROUNDS: usize = 5;
+/// Prefetch distances that are tried: none, and two within what the line-fill buffers can hold.
+const AHEAD_BYTES: [usize; 4] = [0, 1024, 4096, 8192];
+
+impl Ceilings {
+    /// Measures this host. The calling thread waits; the work is done on threads of its own, bound to the CPUs that
+    /// this process may use.
+    pub fn measure(host: &Host, effort: &Effort) -> Self {
+        let start = monotonic_ns();
+        let cpus = bench_cpus(host);
+        let mut series = Vec::new();
+        for team in teams(&cpus) {
+            series.push(fma_series(host, effort, team));
+        }
+        let mut refusals = Vec::new();
+        for team in teams(&cpus) {
+            match read_series(host, effort, team) {
+                Ok(mut measured) => series.append(&mut measured),
+                Err(why) => refusals.push((team.len(), why)),
+            }
+        }
+        let mut readings = Self::readings_of(&series);
+        for (threads, why) in refusals {
+            if threads == 1 {
+                readings.read_1t_bytes_per_s = Reading::unavailable(why.as_str());
+            }
+            if threads == cpus.len() {
+                readings.read_all_bytes_per_s = Reading::unavailable(why.as_str());
+            }
+        }
+        Self { readings, threads: cpus.len(), series, spent_ns: monotonic_ns() - start }
+    }
+
+    /// The figures that these series give: work of a round divided by the median time of the final series. On a host
+    /// with one usable thread both readings of a pair come from the same series.
+    pub fn readings_of(series: &[Series]) -> Readings {
+        let all = series.iter().map(|s| s.threads).max().unwrap_or(1);
+        let rate = |what: Work, threads: usize| -> Reading<u64> {
+            let mut found = series.iter().filter(|s| s.what == what && s.threads == threads && !s.screening);
+            match found.next() {
+                None => Reading::unavailable("no such series was measured"),
+                Some(s) if s.ns.len() < MIN_ROUNDS => {
+                    Reading::unavailable(format!("{} rounds were measured; a figure needs {MIN_ROUNDS}", s.ns.len()))
+                }
+                Some(s) => Reading::Available((s.per_round as f64 * 1e9 / median(&s.ns)).round() as u64),
+            }
+        };
+        Readings {
+            read_1t_bytes_per_s: rate(Work::ReadBytes, 1),
+            read_all_bytes_per_s: rate(Work::ReadBytes, all),
+            fma_f32_1t_flop_per_s: rate(Work::FmaF32Flop, 1),
+            fma_f32_all_flop_per_s: rate(Work::FmaF32Flop, all),
+        }
+    }
+}
+
+/// The CPUs to measure on: the allowed ones, no more than can run without throttling.
+fn bench_cpus(host: &Host) -> Vec<usize> {
+    let mut cpus = match &host.allowance.cpus {
+        Reading::Available(cpus) => cpus.clone(),
+        Reading::Unavailable { .. } => (0..host.usable_threads).collect(),
+    };
+    cpus.truncate(host.usable_threads.max(1));
+    cpus
+}
+
+/// One thread alone and, when there are more, all together.
+fn teams(cpus: &[usize]) -> impl Iterator<Item = &[usize]> {
+    let alone = &cpus[..1.min(cpus.len())];
+    [alone, cpus].into_iter().take(if cpus.len() > 1 { 2 } else { 1 })
+}
+
+fn fma_series(host: &Host, effort: &Effort, cpus: &[usize]) -> Series {
+    let kind = Fma::best(&host.features);
+    let run = |turns: u64| move |_thread: usize| _ = black_box(kind.run(turns));
+    // A first round wakes the units (wide vectors start at a reduced rate on some processors) and tells the speed.
+    const TRIAL_TURNS: u64 = 1 << 20;
+    let trial = team::timed_rounds(cpus, 2, run(TRIAL_TURNS));
+    let turns = (TRIAL_TURNS as f64 * effort.fma_round_ns as f64 / trial[1] as f64).max(1.0) as u64;
+    Series {
+        what: Work::FmaF32Flop,
+        threads: cpus.len(),
+        kernel: kind.name().to_string(),
+        screening: false,
+        per_round: kind.flop_per_turn() * turns * cpus.len() as u64,
+        huge_bytes: Reading::unavailable("multiply-adds read no buffer"),
+        l3_bytes: Reading::unavailable("multiply-adds read no buffer"),
+        ns: team::timed_rounds(cpus, effort.rounds, run(turns)),
+    }
+}
+
+/// One screening round for each prefetch distance, then the final series with the fastest.
+fn read_series(host: &Host, effort: &Effort, cpus: &[usize]) -> Result<Vec<Series>, String> {
+    let wanted = buffer_bytes(host, effort);
+    let huge_before = ResidentMemory::read().huge_bytes;
+    let fill_end = monotonic_ns().saturating_add(effort.fill_ns_limit);
+    // Each thread reads what it touched first, so that on hosts with several memory nodes every read is local.
+    let share = usize::try_from(wanted).unwrap_or(usize::MAX) / cpus.len();
+    let filled = team::on_each(cpus, |thread| Region::filled(share, thread as u64, || monotonic_ns() < fill_end));
+    let regions = filled.into_iter().collect::<Result<Vec<Region>, String>>()?;
+    let bytes: u64 = regions.iter().map(|r| size_of_val(r.words()) as u64).sum();
+    let huge_grown = match (huge_before, ResidentMemory::read().huge_bytes) {
+        (Reading::Available(before), Reading::Available(after)) => Reading::Available(after.saturating_sub(before)),
+        (Reading::Unavailable { why }, _) | (_, Reading::Unavailable { why }) => Reading::unavailable(why),
+    };
+    let reader = Reader::best(&host.features);
+    let series = |ahead: usize, screening: bool, rounds: usize| Series {
+        what: Work::ReadBytes,
+        threads: cpus.len(),
+        kernel: format!("{} prefetch {ahead}", reader.name()),
+        screening,
+        per_round: bytes,
+        huge_bytes: huge_grown.clone(),
+        l3_bytes: host.cpu.caches.l3.clone().map(|l3| l3.bytes()),
+        ns: team::timed_rounds(cpus, rounds, |thread| _ = black_box(reader.fold(regions[thread].words(), ahead))),
+    };
+    let mut out: Vec<Series> = AHEAD_BYTES.iter().map(|&ahead| series(ahead, true, 1)).collect();
+    let fastest = (0..out.len()).min_by_key(|&i| out[i].ns[0]).unwrap_or(0);
+    out.push(series(AHEAD_BYTES[fastest], false, effort.rounds));
+    Ok(out)
+}
+
+/// Eight times all L3 (1 GiB where its size is unknown), at least 256 MiB; no more than the limit, nor than a quarter
+/// of what is available to this process.
+fn buffer_bytes(host: &Host, effort: &Effort) -> u64 {
+    let wanted = host.cpu.caches.l3.available().map_or(1 << 30, |l3| 8 * l3.bytes()).max(256 << 20);
+    let available = host.memory.available_bytes.available().copied().unwrap_or(1 << 30);
+    let left_in_group = match (&host.allowance.memory_limit_bytes, &host.allowance.memory_used_bytes) {
+        (Reading::Available(Some(limit)), Reading::Available(used)) => limit.saturating_sub(*used),
+        (Reading::Available(Some(limit)), Reading::Unavailable { .. }) => *limit,
+        _ => u64::MAX,
+    };
+    wanted.min(available / 4).min(left_in_group / 4).min(effort.buffer_bytes_limit)
+}
+
+/// The middle value, or the mean of the two middle ones. `ns` must not be empty.
+fn median(ns: &[u64]) -> f64 {
+    let mut sorted = ns.to_vec();
+    sorted.sort_unstable();
+    let middle = sorted.len() / 2;
+    if sorted.len().is_multiple_of(2) {
+        (sorted[middle - 1] as f64 + sorted[middle] as f64) / 2.0
+    } else {
+        sorted[middle] as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache::Cache;
+
+    pub(super) const SMALL: Effort =
+        Effort { buffer_bytes_limit: 8 << 20, fill_ns_limit: 500_000_000, rounds: 5, fma_round_ns: 1_000_000 };
+
+    #[test]
+    fn the_readings_follow_from_the_kept_rounds() {
+        let host = Host::read();
+        let c = Ceilings::measure(&host, &SMALL);
+        assert_eq!(Ceilings::readings_of(&c.series), c.readings);
+        let finals: Vec<&Series> = c.series.iter().filter(|s| !s.screening).collect();
+        assert_eq!(finals.len(), if c.threads > 1 { 4 } else { 2 });
+        assert!(finals.iter().all(|s| s.ns.len() == SMALL.rounds && s.per_round > 0));
+        let read = finals.iter().find(|s| s.what == Work::ReadBytes).unwrap();
+        assert!(read.per_round <= SMALL.buffer_bytes_limit);
+        // Slower than a disk or faster than any processor's cache would be a unit mixed up, not a slow host.
+        let rate = *c.readings.read_1t_bytes_per_s.available().unwrap();
+        assert!((10_000_000..10_000_000_000_000).contains(&rate), "{rate}");
+        let rate = *c.readings.fma_f32_1t_flop_per_s.available().unwrap();
+        assert!((1_000_000..10_000_000_000_000).contains(&rate), "{rate}");
+    }
+
+    #[test]
+    fn screening_and_short_series_give_no_figure() {
+        let one = Series {
+            what: Work::ReadBytes,
+            threads: 1,
+            kernel: "k".into(),
+            screening: false,
+            per_round: 1000,
+            huge_bytes: Reading::unavailable("x"),
+            l3_bytes: Reading::unavailable("x"),
+            ns: vec![10, 30, 20, 90, 20],
+        };
+        let screened = Series { screening: true, ns: vec![1; 9], ..one.clone() };
+        let r = Ceilings::readings_of(&[screened.clone(), one.clone()]);
+        assert_eq!(r.read_1t_bytes_per_s, Reading::Available(50_000_000_000));
+        assert_eq!(r.read_all_bytes_per_s, r.read_1t_bytes_per_s);
+        assert!(r.fma_f32_1t_flop_per_s.available().is_none());
+        assert!(Ceilings::readings_of(&[screened]).read_1t_bytes_per_s.available().is_none());
+        let short = Series { ns: vec![1; 4], ..one };
+        assert!(Ceilings::readings_of(&[short]).read_1t_bytes_per_s.to_string().contains("4 rounds"));
+    }
+
+    #[test]
+    fn the_buffer_is_past_the_cache_and_within_memory() {
+        let mut host = Host::read();
+        host.cpu.caches.l3 = Reading::Available(Cache { bytes_each: 100 << 20, instances: 2 });
+        host.memory.available_bytes = Reading::Available(64 << 30);
+        host.allowance.memory_limit_bytes = Reading::Available(None);
+        assert_eq!(buffer_bytes(&host, &Effort::FULL), 1600 << 20);
+        host.memory.available_bytes = Reading::Available(2 << 30);
+        assert_eq!(buffer_bytes(&host, &Effort::FULL), 512 << 20);
+        host.allowance.memory_limit_bytes = Reading::Available(Some(1 << 30));
+        host.allowance.memory_used_bytes = Reading::Available(512 << 20);
+        assert_eq!(buffer_bytes(&host, &Effort::FULL), 128 << 20);
+        assert_eq!(buffer_bytes(&host, &SMALL), 8 << 20);
+    }
+
+    #[test]
+    fn the_median_of_an_even_number_lies_between() {
+        assert_eq!(median(&[4, 1, 3, 2]), 2.5);
+        assert_eq!(median(&[9]), 9.0);
+    }
+}
