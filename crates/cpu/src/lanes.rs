@@ -1,0 +1,185 @@
+//! Sixteen F32 lanes, whatever registers they take: the vocabulary that every kernel is written in, once.
+//!
+//! The order of every reduction is that of [`tare_ops::reference::lanes`]: 16 lanes, then a tree. A kernel written
+//! with [`Lanes`] therefore gives the same bits on every instruction set: one register of AVX-512, two of AVX2, or an
+//! array that plain Rust code works on (which a compiler turns into four registers of NEON).
+//!
+//! A value of a type that implements [`Lanes`] is a *proof* that the processor has the instructions: there is no other
+//! way to get one than [`Lanes::detect`].
+
+pub mod array;
+#[cfg(target_arch = "x86_64")]
+pub mod avx2;
+#[cfg(target_arch = "x86_64")]
+pub mod avx512;
+
+use tare_ops::Isa;
+use tare_ops::reference::exp as e;
+
+/// Lanes of a vector.
+pub const LANES: usize = 16;
+
+/// A computation written once for all vector types.
+pub trait Kernel {
+    /// What it gives.
+    type Output;
+    /// Runs it. Implementations are `#[inline(always)]`, so that the code takes on the instruction set of its caller.
+    fn run<L: Lanes>(self, l: L) -> Self::Output;
+}
+
+/// Vectors of 16 F32 (`V`) and of 16 unsigned 32-bit integers (`Q`), and the operations on them that kernels need.
+///
+/// Every floating-point operation is the elementwise IEEE one, rounded once.
+pub trait Lanes: Copy + Send + Sync + 'static {
+    /// The level that the instructions belong to.
+    const ISA: Isa;
+    /// Whether there are 32 registers of 16 lanes, so that larger tiles pay.
+    const WIDE: bool;
+    /// 16 F32.
+    type V: Copy;
+    /// 16 u32.
+    type Q: Copy;
+    /// The 16 values of a 4-bit quant, in whatever form finds them fastest.
+    type Map: Copy;
+
+    /// The proof, when this processor has the instructions.
+    fn detect() -> Option<Self>;
+    /// Runs a kernel compiled for this instruction set.
+    fn vectorize<K: Kernel>(self, kernel: K) -> K::Output;
+
+    /// 16 times `x`.
+    fn splat(self, x: f32) -> Self::V;
+    /// 16 values.
+    ///
+    /// # Safety
+    /// 16 F32 lie at `p`; no alignment is needed.
+    unsafe fn load(self, p: *const f32) -> Self::V;
+    /// The first `n < 16` values, `fill` in the other lanes.
+    ///
+    /// # Safety
+    /// `n` F32 lie at `p`.
+    unsafe fn load_part(self, p: *const f32, n: usize, fill: f32) -> Self::V;
+    /// 16 values to memory.
+    ///
+    /// # Safety
+    /// 16 F32 may be written at `p`.
+    unsafe fn store(self, p: *mut f32, v: Self::V);
+    /// The first `n < 16` lanes to memory.
+    ///
+    /// # Safety
+    /// `n` F32 may be written at `p`.
+    unsafe fn store_part(self, p: *mut f32, n: usize, v: Self::V);
+
+    /// `a + b`
+    fn add(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `a - b`
+    fn sub(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `a * b`
+    fn mul(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `a / b`
+    fn div(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `a * b + c`, rounded once.
+    fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    /// The larger of each pair; neither holds NaN.
+    fn max(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `a < b ? yes : no`, lane by lane.
+    fn if_less(self, a: Self::V, b: Self::V, yes: Self::V, no: Self::V) -> Self::V;
+    /// `a is NaN ? yes : no`, lane by lane.
+    fn if_nan(self, a: Self::V, yes: Self::V, no: Self::V) -> Self::V;
+    /// Adds the low 9 bits of the bits of `n` to the exponents of `y`: `y * 2^n` for [`exp`]'s shifted `n`.
+    fn add_exponent(self, y: Self::V, n: Self::V) -> Self::V;
+    /// The tree: 16 -> 8 -> 4 -> 2 -> 1, lane `i` plus lane `i + half`.
+    fn sum(self, v: Self::V) -> f32;
+    /// Lane `i` is [`Lanes::sum`] of `v[i]`.
+    fn sum_each(self, v: &[Self::V; LANES]) -> Self::V;
+    /// The largest lane; no lane holds NaN.
+    fn max_lane(self, v: Self::V) -> f32;
+
+    /// 16 bytes.
+    ///
+    /// # Safety
+    /// 16 bytes lie at `p`.
+    unsafe fn bytes(self, p: *const u8) -> Self::Q;
+    /// 16 signed bytes as F32.
+    ///
+    /// # Safety
+    /// 16 bytes lie at `p`.
+    unsafe fn signed_bytes(self, p: *const u8) -> Self::V;
+    /// 16 nibbles of 8 bytes, low half first; bits above the nibble are unspecified.
+    ///
+    /// # Safety
+    /// 8 bytes lie at `p`.
+    unsafe fn nibbles(self, p: *const u8) -> Self::Q;
+    /// 16 IEEE binary16.
+    ///
+    /// # Safety
+    /// 32 bytes lie at `p`.
+    unsafe fn halves(self, p: *const u8) -> Self::V;
+    /// 16 BF16.
+    ///
+    /// # Safety
+    /// 32 bytes lie at `p`.
+    unsafe fn bf16s(self, p: *const u8) -> Self::V;
+    /// 16 times one IEEE binary16.
+    ///
+    /// # Safety
+    /// 2 bytes lie at `p`.
+    unsafe fn splat_half(self, p: *const u8) -> Self::V;
+    /// `q >> n`, n < 32.
+    fn shr(self, q: Self::Q, n: u32) -> Self::Q;
+    /// `q & mask`
+    fn and(self, q: Self::Q, mask: u32) -> Self::Q;
+    /// `a | b << n`, n < 32.
+    fn or_shl(self, a: Self::Q, b: Self::Q, n: u32) -> Self::Q;
+    /// `q + value` in the lanes whose bit of `bits` is set.
+    fn add_where(self, q: Self::Q, bits: u16, value: u32) -> Self::Q;
+    /// Integers below 2^24 as F32.
+    fn to_f32(self, q: Self::Q) -> Self::V;
+    /// The values `(q - center) * scale + offset` of the quants 0..16, each operation rounded.
+    fn map(self, center: f32, scale: Self::V, offset: Self::V) -> Self::Map;
+    /// The value of the low 4 bits of each lane.
+    fn look_up(self, map: Self::Map, q: Self::Q) -> Self::V;
+    /// Asks for the cache line at `p` to be brought near; any address will do.
+    fn prefetch(self, p: *const u8);
+}
+
+/// [`tare_ops::reference::exp::exp`], lane by lane and bit by bit.
+#[inline(always)]
+pub fn exp<L: Lanes>(l: L, x: L::V) -> L::V {
+    let rounder = l.splat(e::ROUNDER);
+    let shifted = l.fma(x, l.splat(e::LOG2_E), rounder);
+    let n = l.sub(shifted, rounder);
+    let r = l.fma(n, l.splat(-e::LN2_HIGH), x);
+    let r = l.fma(n, l.splat(-e::LN2_LOW), r);
+    let q = l.fma(l.splat(e::Q[4]), r, l.splat(e::Q[3]));
+    let q = l.fma(q, r, l.splat(e::Q[2]));
+    let q = l.fma(q, r, l.splat(e::Q[1]));
+    let q = l.fma(q, r, l.splat(e::Q[0]));
+    let y = l.add(l.fma(q, l.mul(r, r), r), l.splat(1.0));
+    let scaled = l.add_exponent(y, shifted);
+    let most = l.splat(e::MOST);
+    let y = l.if_less(most, x, l.splat(f32::INFINITY), scaled);
+    let y = l.if_less(x, l.splat(e::LEAST), l.splat(0.0), y);
+    l.if_nan(x, l.splat(f32::NAN), y)
+}
+
+/// `sum_i a[i]^2` in the order of [`tare_ops::reference::lanes::dot`].
+///
+/// # Safety
+/// `n` F32 lie at `p`.
+#[inline(always)]
+pub unsafe fn sum_of_squares<L: Lanes>(l: L, p: *const f32, n: usize) -> f32 {
+    let mut acc = l.splat(0.0);
+    for i in (0..n / LANES * LANES).step_by(LANES) {
+        // SAFETY: i + 16 <= n.
+        let x = unsafe { l.load(p.add(i)) };
+        acc = l.fma(x, x, acc);
+    }
+    if !n.is_multiple_of(LANES) {
+        let (at, part) = (n / LANES * LANES, n % LANES);
+        // SAFETY: `part` values are left. A square is never -0, so adding that of the fill 0 changes no bit.
+        let x = unsafe { l.load_part(p.add(at), part, 0.0) };
+        acc = l.fma(x, x, acc);
+    }
+    l.sum(acc)
+}

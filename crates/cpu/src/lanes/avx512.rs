@@ -1,0 +1,221 @@
+//! Lanes as one AVX-512 register.
+
+use super::{Kernel, LANES, Lanes};
+use std::arch::x86_64::*;
+use tare_ops::Isa;
+
+/// AVX-512 F, BW, VL and DQ are there.
+#[derive(Clone, Copy, Debug)]
+pub struct Avx512(());
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
+fn with_features<K: Kernel>(l: Avx512, kernel: K) -> K::Output {
+    kernel.run(l)
+}
+
+/// Lanes below `n`.
+#[inline(always)]
+fn first(n: usize) -> __mmask16 {
+    ((1u32 << n) - 1) as u16
+}
+
+/// `[lo256(a) + hi256(a), lo256(b) + hi256(b)]`: lane i plus lane i + 8 of two vectors.
+macro_rules! fold {
+    ($a:expr, $b:expr, $low:literal, $high:literal) => {{
+        let (a, b) = ($a, $b);
+        _mm512_add_ps(_mm512_shuffle_f32x4::<$low>(a, b), _mm512_shuffle_f32x4::<$high>(a, b))
+    }};
+}
+
+// SAFETY of every block below: an `Avx512` exists only where `detect` found the features, and where an address is
+// taken, it is the caller's, who promises what the trait asks for.
+#[allow(clippy::undocumented_unsafe_blocks, reason = "one reason for all of them, stated above")]
+impl Lanes for Avx512 {
+    const ISA: Isa = Isa::Avx512;
+    const WIDE: bool = true;
+    type V = __m512;
+    type Q = __m512i;
+    type Map = __m512;
+
+    fn detect() -> Option<Self> {
+        let has = is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("fma")
+            && is_x86_feature_detected!("f16c");
+        has.then_some(Self(()))
+    }
+    #[inline(always)]
+    fn vectorize<K: Kernel>(self, kernel: K) -> K::Output {
+        unsafe { with_features(self, kernel) }
+    }
+
+    #[inline(always)]
+    fn splat(self, x: f32) -> __m512 {
+        unsafe { _mm512_set1_ps(x) }
+    }
+    #[inline(always)]
+    unsafe fn load(self, p: *const f32) -> __m512 {
+        unsafe { _mm512_loadu_ps(p) }
+    }
+    #[inline(always)]
+    unsafe fn load_part(self, p: *const f32, n: usize, fill: f32) -> __m512 {
+        unsafe { _mm512_mask_loadu_ps(_mm512_set1_ps(fill), first(n), p) }
+    }
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f32, v: __m512) {
+        unsafe { _mm512_storeu_ps(p, v) }
+    }
+    #[inline(always)]
+    unsafe fn store_part(self, p: *mut f32, n: usize, v: __m512) {
+        unsafe { _mm512_mask_storeu_ps(p, first(n), v) }
+    }
+
+    #[inline(always)]
+    fn add(self, a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_add_ps(a, b) }
+    }
+    #[inline(always)]
+    fn sub(self, a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_sub_ps(a, b) }
+    }
+    #[inline(always)]
+    fn mul(self, a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_mul_ps(a, b) }
+    }
+    #[inline(always)]
+    fn div(self, a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_div_ps(a, b) }
+    }
+    #[inline(always)]
+    fn fma(self, a: __m512, b: __m512, c: __m512) -> __m512 {
+        unsafe { _mm512_fmadd_ps(a, b, c) }
+    }
+    #[inline(always)]
+    fn max(self, a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_max_ps(a, b) }
+    }
+    #[inline(always)]
+    fn if_less(self, a: __m512, b: __m512, yes: __m512, no: __m512) -> __m512 {
+        unsafe { _mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b), no, yes) }
+    }
+    #[inline(always)]
+    fn if_nan(self, a: __m512, yes: __m512, no: __m512) -> __m512 {
+        unsafe { _mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_UNORD_Q>(a, a), no, yes) }
+    }
+    #[inline(always)]
+    fn add_exponent(self, y: __m512, n: __m512) -> __m512 {
+        unsafe {
+            let n = _mm512_slli_epi32::<23>(_mm512_castps_si512(n));
+            _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(y), n))
+        }
+    }
+    #[inline(always)]
+    fn sum(self, v: __m512) -> f32 {
+        unsafe {
+            let v = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps::<1>(v));
+            let v = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
+            let v = _mm_add_ps(v, _mm_movehl_ps(v, v));
+            _mm_cvtss_f32(_mm_add_ss(v, _mm_movehdup_ps(v)))
+        }
+    }
+    #[inline(always)]
+    fn sum_each(self, v: &[__m512; LANES]) -> __m512 {
+        unsafe {
+            // 16 -> 8: `eights[i]` holds vectors i and i + 8, eight partial sums each.
+            let eights: [__m512; 8] = std::array::from_fn(|i| fold!(v[i], v[i + 8], 0x44, 0xee));
+            // 8 -> 4: `fours[i]` holds vectors i, i + 4, i + 8, i + 12 (128-bit pieces in that order).
+            let fours: [__m512; 4] = std::array::from_fn(|i| {
+                let order = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27);
+                let upper = _mm512_setr_epi32(4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31);
+                let (a, b) = (eights[i], eights[i + 4]);
+                _mm512_add_ps(_mm512_permutex2var_ps(a, order, b), _mm512_permutex2var_ps(a, upper, b))
+            });
+            // 4 -> 2 -> 1 inside the pieces; lane j of piece p then is vector 4 p + j.
+            let twos: [__m512; 2] = std::array::from_fn(|i| {
+                let (a, b) = (fours[i], fours[i + 2]);
+                _mm512_add_ps(_mm512_shuffle_ps::<0x44>(a, b), _mm512_shuffle_ps::<0xee>(a, b))
+            });
+            let (a, b) = (twos[0], twos[1]);
+            let ones = _mm512_add_ps(_mm512_shuffle_ps::<0x88>(a, b), _mm512_shuffle_ps::<0xdd>(a, b));
+            // Within a piece the order is now 0, 2, 1, 3.
+            _mm512_permute_ps::<0b11_01_10_00>(ones)
+        }
+    }
+    #[inline(always)]
+    fn max_lane(self, v: __m512) -> f32 {
+        unsafe { _mm512_reduce_max_ps(v) }
+    }
+
+    #[inline(always)]
+    unsafe fn bytes(self, p: *const u8) -> __m512i {
+        unsafe { _mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn signed_bytes(self, p: *const u8) -> __m512 {
+        unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast()))) }
+    }
+    #[inline(always)]
+    unsafe fn nibbles(self, p: *const u8) -> __m512i {
+        unsafe {
+            let words = _mm512_castsi128_si512(_mm_loadl_epi64(p.cast()));
+            let spread = _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1), words);
+            _mm512_srlv_epi32(spread, _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28))
+        }
+    }
+    #[inline(always)]
+    unsafe fn halves(self, p: *const u8) -> __m512 {
+        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn bf16s(self, p: *const u8) -> __m512 {
+        unsafe {
+            let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
+        }
+    }
+    #[inline(always)]
+    unsafe fn splat_half(self, p: *const u8) -> __m512 {
+        unsafe { _mm512_cvtph_ps(_mm256_set1_epi16(p.cast::<i16>().read_unaligned())) }
+    }
+    #[inline(always)]
+    fn shr(self, q: __m512i, n: u32) -> __m512i {
+        unsafe { _mm512_srl_epi32(q, _mm_cvtsi32_si128(n as i32)) }
+    }
+    #[inline(always)]
+    fn and(self, q: __m512i, mask: u32) -> __m512i {
+        unsafe { _mm512_and_si512(q, _mm512_set1_epi32(mask as i32)) }
+    }
+    #[inline(always)]
+    fn or_shl(self, a: __m512i, b: __m512i, n: u32) -> __m512i {
+        unsafe { _mm512_or_si512(a, _mm512_sll_epi32(b, _mm_cvtsi32_si128(n as i32))) }
+    }
+    #[inline(always)]
+    fn add_where(self, q: __m512i, bits: u16, value: u32) -> __m512i {
+        unsafe { _mm512_mask_add_epi32(q, bits, q, _mm512_set1_epi32(value as i32)) }
+    }
+    #[inline(always)]
+    fn to_f32(self, q: __m512i) -> __m512 {
+        unsafe { _mm512_cvtepi32_ps(q) }
+    }
+    #[inline(always)]
+    fn map(self, center: f32, scale: __m512, offset: __m512) -> __m512 {
+        unsafe {
+            let quants =
+                _mm512_setr_ps(0., 1., 2., 3., 4., 5., 6., 7., 8., 9., 10., 11., 12., 13., 14., 15.);
+            let centered = _mm512_sub_ps(quants, _mm512_set1_ps(center));
+            _mm512_add_ps(_mm512_mul_ps(centered, scale), offset)
+        }
+    }
+    #[inline(always)]
+    fn look_up(self, map: __m512, q: __m512i) -> __m512 {
+        // `vpermps` looks at the low 4 bits of an index alone.
+        unsafe { _mm512_permutexvar_ps(q, map) }
+    }
+    #[inline(always)]
+    fn prefetch(self, p: *const u8) {
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) }
+    }
+}

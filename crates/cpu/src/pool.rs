@@ -1,0 +1,300 @@
+//! A pool of spinning workers, and the barrier that separates the stages of one parallel region.
+//!
+//! A step of a model is *one* region: every worker walks the same list of stages and meets the others at a barrier
+//! after each. Starting a region costs one atomic increment while the workers still spin; after a bounded spin they
+//! park, so that an idle engine uses no processor. The thread that calls [`Pool::run`] is worker 0.
+
+use std::any::Any;
+use std::cell::UnsafeCell;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+
+use tare_core::Reading;
+
+use crate::affinity;
+
+/// Turns of the spin loop before a worker parks or a waiter yields: 0.1 to 0.3 ms.
+const SPINS: usize = 4_000;
+/// The same when there are more workers than processors, so that spinning only keeps the others from working.
+const SPINS_CROWDED: usize = 32;
+
+/// A worker panicked. The region ended on every worker; what it wrote is unspecified.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("worker {worker} panicked: {message}")]
+pub struct WorkerPanic {
+    /// Which worker.
+    pub worker: usize,
+    /// The panic's message.
+    pub message: String,
+}
+
+/// What a worker sees of the region it runs in.
+#[derive(Clone, Copy, Debug)]
+pub struct Region<'a> {
+    /// This worker, from 0.
+    pub worker: usize,
+    /// How many workers run the region.
+    pub workers: usize,
+    shared: &'a Shared,
+}
+
+impl Region<'_> {
+    /// Waits until every worker of the region is here. What any of them wrote before is visible to all after.
+    ///
+    /// # Panics
+    /// When another worker panicked, so that nobody waits for it for ever.
+    #[inline]
+    pub fn barrier(&self) {
+        if self.workers > 1 {
+            self.shared.barrier.wait(&self.shared.poisoned, self.shared.spins, self.workers);
+        }
+    }
+
+    /// This worker's share of `items` when they are dealt out in runs of `chunk`: contiguous, in order of workers.
+    pub fn share(&self, items: usize, chunk: usize) -> std::ops::Range<usize> {
+        let chunks = items.div_ceil(chunk);
+        let at = |w: usize| (chunks * w / self.workers * chunk).min(items);
+        at(self.worker)..at(self.worker + 1)
+    }
+}
+
+/// Alone on its cache lines (two: the adjacent-line prefetcher pairs them).
+#[repr(align(128))]
+#[derive(Debug, Default)]
+struct Padded<T>(T);
+
+/// A sense-reversing barrier: the sense is a counter, so that a worker needs no state of its own.
+#[derive(Debug, Default)]
+struct Barrier {
+    arrived: Padded<AtomicUsize>,
+    generation: Padded<AtomicUsize>,
+}
+
+impl Barrier {
+    fn wait(&self, poisoned: &AtomicBool, spins: usize, workers: usize) {
+        let now = self.generation.0.load(Relaxed);
+        if self.arrived.0.fetch_add(1, AcqRel) + 1 == workers {
+            self.arrived.0.store(0, Relaxed);
+            self.generation.0.store(now.wrapping_add(1), Release);
+            return;
+        }
+        let mut turns = 0;
+        while self.generation.0.load(Acquire) == now {
+            if poisoned.load(Relaxed) {
+                resume_unwind(Box::new(Poisoned));
+            }
+            pause(&mut turns, spins);
+        }
+    }
+}
+
+/// The payload with which a worker leaves a region because another one panicked.
+struct Poisoned;
+
+/// One turn of a wait: a spin at first, then a yield, so that a descheduled worker gets its turn.
+#[inline]
+fn pause(turns: &mut usize, spins: usize) {
+    if *turns < spins {
+        *turns += 1;
+        std::hint::spin_loop();
+    } else {
+        thread::yield_now();
+    }
+}
+
+type Job = *const (dyn Fn(Region) + Sync);
+
+#[derive(Debug)]
+struct Shared {
+    /// Regions started so far; workers wait for it to change.
+    epoch: Padded<AtomicUsize>,
+    /// Workers that have not finished the region.
+    pending: Padded<AtomicUsize>,
+    barrier: Barrier,
+    parked: Vec<Padded<AtomicBool>>,
+    poisoned: AtomicBool,
+    stop: AtomicBool,
+    job: UnsafeCell<Option<Job>>,
+    panic: Mutex<Option<WorkerPanic>>,
+    spins: usize,
+}
+
+// SAFETY: `job` is written by `Pool::run` alone, while no worker is inside a region, and published by `epoch`; the
+// closure behind it is `Sync`. Everything else is atomic or locked.
+unsafe impl Sync for Shared {}
+// SAFETY: as above; the pointer is only followed while the closure it points to is borrowed by `Pool::run`.
+unsafe impl Send for Shared {}
+
+impl Shared {
+    /// Runs the job on `worker` and keeps its panic, if any.
+    fn work(&self, worker: usize, workers: usize, job: &(dyn Fn(Region) + Sync)) {
+        let region = Region { worker, workers, shared: self };
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(|| job(region))) {
+            self.poisoned.store(true, Release);
+            if !payload.is::<Poisoned>() {
+                let mut first = self.panic.lock().unwrap_or_else(|e| e.into_inner());
+                first.get_or_insert(WorkerPanic { worker, message: message_of(&*payload) });
+            }
+        }
+    }
+
+    fn worker_loop(&self, worker: usize, workers: usize) {
+        let mut seen = 0;
+        loop {
+            self.await_epoch(worker, seen);
+            seen = self.epoch.0.load(Acquire);
+            if self.stop.load(Acquire) {
+                return;
+            }
+            // SAFETY: `epoch` changed, so `run` has stored a job, and it waits for `pending` before it returns: the
+            // closure is alive and nobody writes the cell.
+            if let Some(job) = unsafe { *self.job.get() } {
+                // SAFETY: as above.
+                self.work(worker, workers, unsafe { &*job });
+            }
+            self.pending.0.fetch_sub(1, Release);
+        }
+    }
+
+    /// Returns when `epoch` is no longer `seen`: spins at first, then parks.
+    fn await_epoch(&self, worker: usize, seen: usize) {
+        for _ in 0..self.spins {
+            if self.epoch.0.load(Acquire) != seen {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+        // Sequentially consistent on both sides: either we see the new epoch, or `start` sees that we are parked.
+        self.parked[worker].0.store(true, SeqCst);
+        while self.epoch.0.load(SeqCst) == seen {
+            thread::park();
+        }
+        self.parked[worker].0.store(false, SeqCst);
+    }
+}
+
+fn message_of(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<&str>().map(ToString::to_string);
+    text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_string())
+}
+
+/// A fixed set of workers. Dropping it ends them.
+#[derive(Debug)]
+pub struct Pool {
+    shared: Arc<Shared>,
+    handles: Vec<JoinHandle<()>>,
+    workers: usize,
+    placement: Reading<Vec<usize>>,
+}
+
+impl Pool {
+    /// A pool of `workers`, the calling thread included (0 counts as 1).
+    ///
+    /// With `pin`, worker `w` above 0 is bound to the `w`-th processor that the process may use. The calling thread is
+    /// left to the scheduler, since it is not ours; with one processor a worker it finds the first one free.
+    ///
+    /// # Errors
+    /// When the operating system refuses a thread.
+    pub fn new(workers: usize, pin: bool) -> std::io::Result<Self> {
+        let workers = workers.max(1);
+        let cpus = affinity::allowed();
+        let available = cpus.available().map_or_else(|| thread::available_parallelism().map_or(1, usize::from), Vec::len);
+        let placement = place(workers, pin, cpus);
+        let shared = Arc::new(Shared {
+            epoch: Padded::default(),
+            pending: Padded::default(),
+            barrier: Barrier::default(),
+            parked: (0..workers).map(|_| Padded::default()).collect(),
+            poisoned: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+            job: UnsafeCell::new(None),
+            panic: Mutex::new(None),
+            spins: if workers > available { SPINS_CROWDED } else { SPINS },
+        });
+        let mut pool = Self { shared, handles: Vec::new(), workers, placement };
+        for worker in 1..workers {
+            let shared = Arc::clone(&pool.shared);
+            let cpu = pool.placement.available().map(|cpus| cpus[worker]);
+            let body = move || {
+                // A cpuset that shrank since it was read costs speed, not correctness: the worker then floats.
+                let _ = cpu.map(affinity::pin);
+                shared.worker_loop(worker, workers);
+            };
+            pool.handles.push(thread::Builder::new().name(format!("tare-cpu-{worker}")).spawn(body)?);
+        }
+        Ok(pool)
+    }
+
+    /// How many workers, the caller of [`Pool::run`] included.
+    pub fn workers(&self) -> usize {
+        self.workers
+    }
+
+    /// The processor of each worker (that of worker 0 is left free for it), or why they are not pinned.
+    pub fn placement(&self) -> &Reading<Vec<usize>> {
+        &self.placement
+    }
+
+    /// Runs `job` once on every worker, the caller being worker 0, and waits for all of them.
+    ///
+    /// # Errors
+    /// When a worker panicked. The others leave at their next barrier; the pool stays usable.
+    pub fn run<F: Fn(Region) + Sync>(&mut self, job: F) -> Result<(), WorkerPanic> {
+        let shared = &*self.shared;
+        if self.workers > 1 {
+            let borrowed: *const (dyn Fn(Region) + Sync + '_) = &job;
+            // SAFETY: only the lifetime changes. No worker follows the pointer after `pending` has become 0, which
+            // is waited for below, before `job` goes away; nothing between can unwind.
+            let job: Job = unsafe { std::mem::transmute::<*const (dyn Fn(Region) + Sync + '_), Job>(borrowed) };
+            // SAFETY: no region is running (`&mut self`, and `run` waits), so no worker reads the cell.
+            unsafe { *shared.job.get() = Some(job) };
+            shared.pending.0.store(self.workers - 1, Relaxed);
+            self.start();
+        }
+        shared.work(0, self.workers, &job);
+        let mut turns = 0;
+        while shared.pending.0.load(Acquire) != 0 {
+            pause(&mut turns, shared.spins);
+        }
+        if !shared.poisoned.swap(false, AcqRel) {
+            return Ok(());
+        }
+        shared.barrier.arrived.0.store(0, Relaxed);
+        let first = shared.panic.lock().unwrap_or_else(|e| e.into_inner()).take();
+        Err(first.unwrap_or(WorkerPanic { worker: 0, message: "no message".to_string() }))
+    }
+
+    /// Publishes what was stored and wakes the workers that parked.
+    fn start(&self) {
+        self.shared.epoch.0.fetch_add(1, SeqCst);
+        for (worker, handle) in (1..).zip(&self.handles) {
+            if self.shared.parked[worker].0.load(SeqCst) {
+                handle.thread().unpark();
+            }
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Release);
+        self.start();
+        for handle in self.handles.drain(..) {
+            // A worker's panics are caught inside its loop, so that joining it cannot fail.
+            let _ = handle.join();
+        }
+    }
+}
+
+fn place(workers: usize, pin: bool, cpus: Reading<Vec<usize>>) -> Reading<Vec<usize>> {
+    match cpus {
+        _ if !pin => Reading::unavailable("pinning was not asked for"),
+        Reading::Available(cpus) if cpus.len() < workers => {
+            Reading::unavailable(format!("{workers} workers on {} processors", cpus.len()))
+        }
+        Reading::Available(cpus) => Reading::Available(cpus[..workers].to_vec()),
+        missing => missing,
+    }
+}
