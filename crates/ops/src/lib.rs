@@ -9,18 +9,22 @@
 
 pub mod backend;
 pub mod batch;
+pub mod check;
 pub mod class;
 pub mod isa;
 pub mod op;
 pub mod plan;
+pub mod reference;
 pub mod sampling;
 pub mod variant;
 
 pub use backend::{Backend, BackendInfo, Executable, KvId, KvSpan, OpError};
 pub use batch::{Batch, Row, RowOutput, StepOutput, Table, TokenSource, Wants};
+pub use check::{BatchCheck, PoolInfo};
 pub use class::{Class, Rounding};
 pub use isa::{Isa, IsaSet};
 pub use op::{BufId, Op, OpName, WeightId};
-pub use plan::{Bucket, Buffer, ForwardPlan, KvShape, OpCall, RowSpace, WeightInfo};
+pub use plan::{Bucket, Buffer, ForwardPlan, KvShape, OpCall, RopeStyle, RopeTable, RowSpace, WeightInfo};
+pub use reference::ReferenceBackend;
 pub use sampling::{SampleOrder, Sampler, SamplingParams};
 pub use variant::{Cost, Fit, OpShape, Variant};

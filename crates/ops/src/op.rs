@@ -174,6 +174,13 @@ impl OpName {
     }
 }
 
+impl OpName {
+    /// Whether it reads a matrix, so that each weight format has kernels of its own.
+    pub const fn reads_matrix(self) -> bool {
+        matches!(self, OpName::Embedding | OpName::Linear)
+    }
+}
+
 impl fmt::Display for OpName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
@@ -206,5 +213,10 @@ impl Op {
             | Op::Linear { weight: w, .. } => Some(*w),
             _ => None,
         }
+    }
+
+    /// The matrix it reads, if any: [`Op::weight`] without the vectors of the norms.
+    pub const fn matrix(&self) -> Option<WeightId> {
+        if self.name().reads_matrix() { self.weight() } else { None }
     }
 }

@@ -146,6 +146,9 @@ impl ForwardPlan {
     /// # Errors
     /// The first call that does not fit, with what was expected and found.
     pub fn validate(&self) -> Result<(), Fault> {
+        if let Some(b) = self.buffers.iter().find(|b| b.width == 0) {
+            return Err(Fault::new(format!("plan {}: buffer {}", self.name, b.name), "a width above 0", "0"));
+        }
         for (i, call) in self.calls.iter().enumerate() {
             self.validate_call(&call.op)
                 .map_err(|f| f.within(format!("plan {} call {i} ({})", self.name, call.kernel)))?;
