@@ -1,0 +1,96 @@
+//! Which arithmetic classes a model can run in, and which one it runs in when nobody asks.
+
+use serde::Serialize;
+use std::collections::BTreeMap;
+use tare_core::{Fault, Format, Reading};
+use tare_formats::{ModelConfig, Role};
+use tare_ops::Class;
+use tare_ops::class::CLASSES;
+
+use crate::{Model, ModelError};
+
+/// A class, and whether a model can run in it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ClassFit {
+    /// The class.
+    pub class: &'static str,
+    /// What it promises.
+    pub summary: &'static str,
+    /// Whether it is the one taken when nobody asks.
+    pub default: bool,
+    /// Bytes of one token in the KV cache, or why the model cannot run in the class.
+    pub kv_bytes_per_token: Reading<usize>,
+}
+
+/// Whether a step multiplies with `role`'s matrix. The embedding is only gathered from, unless it is also the head.
+pub fn is_multiplied(role: Role, config: &ModelConfig) -> bool {
+    !role.is_vector() && (role != Role::Embed || config.tied_head)
+}
+
+/// The class that `model` runs in: the one asked for, else the one that suits the format of most of its weights.
+///
+/// # Errors
+/// When there is no such class, or the class does not compute with a format that the model has.
+pub fn choose(model: &Model, asked: Option<&str>) -> Result<Class, ModelError> {
+    let formats = multiplied_formats(model)?;
+    let Some(name) = asked else { return Ok(default_class(&formats)) };
+    let class = Class::by_name(name)?;
+    admits_all(class, &formats).map_err(|why| {
+        Fault::new("class", "one that the model's weights admit", why)
+            .remedy(format!("leave the class out, which takes {}", default_class(&formats).name))
+    })?;
+    Ok(class)
+}
+
+/// Every class with its verdict on `model`.
+///
+/// # Errors
+/// When a weight is missing or malformed.
+pub fn fits(model: &Model) -> Result<Vec<ClassFit>, ModelError> {
+    let formats = multiplied_formats(model)?;
+    let default = default_class(&formats);
+    let fit = |class: Class| ClassFit {
+        class: class.name,
+        summary: class.summary,
+        default: class == default,
+        kv_bytes_per_token: admits_all(class, &formats)
+            .map(|()| crate::planner::kv_shape(model.config(), class).token_bytes())
+            .into(),
+    };
+    Ok(CLASSES.into_iter().map(fit).collect())
+}
+
+/// Weights that steps multiply with: how many there are in each format.
+fn multiplied_formats(model: &Model) -> Result<BTreeMap<Format, u64>, ModelError> {
+    let mut counts = BTreeMap::new();
+    for t in model.tensors()?.iter().filter(|t| is_multiplied(t.role, model.config())) {
+        *counts.entry(t.format).or_insert(0) += t.weights();
+    }
+    Ok(counts)
+}
+
+/// The class of the most common format when it admits all the others, else `f32`, which admits everything.
+fn default_class(formats: &BTreeMap<Format, u64>) -> Class {
+    let commonest = formats.iter().max_by_key(|(_, n)| **n).map_or(Format::F32, |(f, _)| *f);
+    let wanted = Class::default_for(commonest);
+    if admits_all(wanted, formats).is_ok() { wanted } else { CLASSES[0] }
+}
+
+fn admits_all(class: Class, formats: &BTreeMap<Format, u64>) -> Result<(), String> {
+    formats.keys().try_for_each(|f| class.admits(*f))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_commonest_format_names_the_class_unless_another_format_forbids_it() {
+        let of = |formats: &[(Format, u64)]| default_class(&formats.iter().copied().collect()).name;
+        assert_eq!(of(&[(Format::Q4K, 90), (Format::Q6K, 10)]), "w4a16");
+        assert_eq!(of(&[(Format::Q4K, 10), (Format::Q8_0, 90)]), "w8a16");
+        assert_eq!(of(&[(Format::Q4_0, 90), (Format::F16, 10)]), "f32");
+        assert_eq!(of(&[(Format::BF16, 90)]), "bf16");
+        assert_eq!(of(&[(Format::BF16, 90), (Format::F32, 10)]), "f32");
+    }
+}

@@ -1,0 +1,198 @@
+//! Opening a model by name, and what can be asked of it without reading its weights.
+
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+use tare_core::digest::{Hasher, sha256_hex};
+use tare_core::{DType, Format, Weight, WeightData};
+use tare_formats::open::open;
+use tare_formats::{ModelConfig, ModelFile, Role, TokenizerSource};
+
+use crate::ModelError;
+use crate::synthetic::{self, Synthetic};
+
+/// A model whose weights can be had by role: files on disk, or weights made from a seed.
+#[derive(Debug)]
+pub struct Model {
+    spec: String,
+    source: Source,
+}
+
+#[derive(Debug)]
+enum Source {
+    File(Box<ModelFile>),
+    Synthetic(Synthetic),
+}
+
+/// A tensor of a model, without its bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorInfo {
+    /// What it is for.
+    pub role: Role,
+    /// Its name in the file.
+    pub name: String,
+    /// How it is packed.
+    pub format: Format,
+    /// Output features.
+    pub rows: usize,
+    /// Input features.
+    pub cols: usize,
+    /// Bytes, scales included.
+    pub bytes: usize,
+}
+
+impl TensorInfo {
+    /// How many numbers it holds.
+    pub fn weights(&self) -> u64 {
+        self.rows as u64 * self.cols as u64
+    }
+}
+
+/// What a model is, for people and records.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Description {
+    /// What was opened: a path, or a synthetic name written out in full.
+    pub spec: String,
+    /// Short name: the last part of the path, or the shape's.
+    pub name: String,
+    /// Family: `qwen3`.
+    pub arch: &'static str,
+    /// `hugging face`, `mlx`, `gguf v3`, `synthetic`.
+    pub kind: String,
+    /// Format of most of the weights that steps multiply with.
+    pub format: Format,
+    /// Bytes of the files; for a synthetic model those of its weights.
+    pub bytes: u64,
+}
+
+impl Model {
+    /// Opens `spec`: a file or folder, or `synthetic:NAME[?format=F&seed=N]` (see [`crate::synthetic`]).
+    ///
+    /// Weights are neither read nor made here.
+    ///
+    /// # Errors
+    /// When nothing is there, it is damaged, or it needs what tare does not do.
+    pub fn open(spec: &str) -> Result<Self, ModelError> {
+        if let Some(rest) = spec.strip_prefix(synthetic::SCHEME) {
+            let made = Synthetic::parse(rest)?;
+            return Ok(Self { spec: made.spec(), source: Source::Synthetic(made) });
+        }
+        Ok(Self { spec: spec.into(), source: Source::File(Box::new(open(Path::new(spec))?)) })
+    }
+
+    /// The decoder's numbers.
+    pub fn config(&self) -> &ModelConfig {
+        match &self.source {
+            Source::File(f) => &f.config,
+            Source::Synthetic(s) => s.config(),
+        }
+    }
+
+    /// One weight, still packed. A synthetic one is made anew at each call and is not kept. A tied head is the
+    /// embedding.
+    ///
+    /// # Errors
+    /// When the model has no such weight.
+    pub fn weight(&self, role: Role) -> Result<Weight, ModelError> {
+        match &self.source {
+            Source::File(f) => Ok(f.weight(role)?),
+            Source::Synthetic(s) => Ok(s.weight(role)?),
+        }
+    }
+
+    /// Every weight without its bytes, in the order in which a step uses them. A tied head is not listed again.
+    ///
+    /// # Errors
+    /// When the files lack a weight.
+    pub fn tensors(&self) -> Result<Vec<TensorInfo>, ModelError> {
+        Role::all(self.config()).into_iter().map(|role| self.tensor(role)).collect()
+    }
+
+    fn tensor(&self, role: Role) -> Result<TensorInfo, ModelError> {
+        match &self.source {
+            Source::Synthetic(s) => Ok(s.tensor(role)),
+            Source::File(f) => {
+                let w = f.weight(role)?;
+                let (rows, cols, bytes) = (w.rows(), w.cols(), w.bytes());
+                Ok(TensorInfo { role, name: w.name().into(), format: w.format(), rows, cols, bytes })
+            }
+        }
+    }
+
+    /// The file behind it; none for a synthetic model.
+    pub fn file(&self) -> Option<&ModelFile> {
+        match &self.source {
+            Source::File(f) => Some(f),
+            Source::Synthetic(_) => None,
+        }
+    }
+
+    /// Where the vocabulary is.
+    pub fn tokenizer(&self) -> &TokenizerSource {
+        self.file().map_or(&TokenizerSource::None, ModelFile::tokenizer)
+    }
+
+    /// The model's chat template (Jinja).
+    pub fn chat_template(&self) -> Option<&str> {
+        self.file().and_then(ModelFile::chat_template)
+    }
+
+    /// What it is.
+    ///
+    /// # Errors
+    /// When the files lack a weight.
+    pub fn describe(&self) -> Result<Description, ModelError> {
+        let tensors = self.tensors()?;
+        let matrices = tensors.iter().filter(|t| !t.role.is_vector());
+        let mut counts = std::collections::BTreeMap::new();
+        matrices.for_each(|t| *counts.entry(t.format).or_insert(0) += t.weights());
+        let format = counts.iter().max_by_key(|(_, n)| **n).map_or(Format::F32, |(f, _)| *f);
+        let (name, kind, bytes) = match &self.source {
+            Source::File(f) => (file_name(&f.path), f.kind.to_string(), f.bytes_on_disk()),
+            Source::Synthetic(s) => (s.name().into(), "synthetic".into(), tensors.iter().map(|t| t.bytes as u64).sum()),
+        };
+        Ok(Description { spec: self.spec.clone(), name, arch: self.config().arch.model_type(), kind, format, bytes })
+    }
+
+    /// SHA-256 that stands for the values of the weights, whatever file they are in.
+    ///
+    /// For files it runs over role, format, shape and bytes of every weight in role order, and so reads all of them.
+    /// For a synthetic model it is that of the written-out spec and [`synthetic::GENERATOR`], which fix every byte.
+    ///
+    /// # Errors
+    /// When the files lack a weight.
+    pub fn values_digest(&self) -> Result<String, ModelError> {
+        match &self.source {
+            Source::Synthetic(s) => Ok(sha256_hex(format!("{} {}", synthetic::GENERATOR, s.spec()).as_bytes())),
+            Source::File(_) => self.bytes_digest(),
+        }
+    }
+
+    /// The digest over the bytes themselves, for files and synthetic models alike.
+    ///
+    /// # Errors
+    /// When the files lack a weight.
+    pub fn bytes_digest(&self) -> Result<String, ModelError> {
+        let mut digest = Hasher::new();
+        for role in Role::all(self.config()) {
+            let w = self.weight(role)?;
+            digest.update(format!("{role} {} [{}, {}]", w.format(), w.rows(), w.cols()).as_bytes());
+            match w.data() {
+                WeightData::Blocks(b) => digest.update(b),
+                WeightData::Affine(a) => {
+                    digest.update(scale_type(a.scale_dtype).as_bytes());
+                    [&a.words, &a.scales, &a.biases].into_iter().for_each(|part| digest.update(part));
+                }
+            }
+        }
+        Ok(digest.finish())
+    }
+}
+
+fn scale_type(dtype: DType) -> String {
+    format!(" scales {dtype}")
+}
+
+/// The last part of `path`, or all of it where it has none.
+fn file_name(path: &PathBuf) -> String {
+    path.file_name().map_or_else(|| path.display().to_string(), |n| n.to_string_lossy().into_owned())
+}

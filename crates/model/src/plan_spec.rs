@@ -1,0 +1,190 @@
+//! A plan as a person writes it: a small TOML file that names a cache kind and a strategy per operator.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::Path;
+use tare_core::Fault;
+use tare_ops::{Isa, OpName};
+
+/// How a sequence's keys and values are stored from step to step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CacheKind {
+    /// Not at all: every step runs the whole sequence again.
+    Recompute,
+    /// In storage that is made anew, one step longer, and copied at every step.
+    Concatenate,
+    /// In storage allocated once for prompt and output; overflow is refused before anything changes.
+    Capacity,
+    /// In pages of a bounded pool that all sequences share.
+    Paged,
+}
+
+/// Which kernels of an operator a plan considers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Strategy {
+    /// All of them: `auto`.
+    Auto,
+    /// Those that need no more than this level: `avx2`.
+    UpTo(Isa),
+    /// Those whose key starts like this: `linear.q4_0.`.
+    Prefix(String),
+}
+
+/// The six statements that every rung makes about itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Statements {
+    /// What stays exactly true of the results.
+    pub invariant: String,
+    /// The mechanism that could make it faster than the rung below.
+    pub why_faster: String,
+    /// Where it wins.
+    pub wins: String,
+    /// Where it loses.
+    pub loses: String,
+    /// What runs where it does not apply.
+    pub fallback: String,
+    /// How a benchmark of it could mislead.
+    pub misleads: String,
+}
+
+/// A plan before it meets a model and a backend. Format, instruction set and layout are the planner's business.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PlanSpec {
+    /// `capacity-cache`.
+    pub name: String,
+    /// Its rung on the ladder: `L3`.
+    pub rung: String,
+    /// How keys and values are stored.
+    pub cache: CacheKind,
+    /// Tokens of a page; only with `cache = "paged"`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub page_tokens: Option<usize>,
+    /// Strategies of operators; one that is not named is `auto`.
+    #[serde(default)]
+    pub operators: BTreeMap<String, Strategy>,
+    /// What it claims.
+    pub states: Statements,
+}
+
+/// Plans inside the binary: name and TOML, in the order of the ladder.
+const BUILT_IN: [(&str, &str); 4] = [
+    ("recompute", include_str!("../../../plans/cpu/recompute.toml")),
+    ("kv-cache", include_str!("../../../plans/cpu/kv-cache.toml")),
+    ("capacity-cache", include_str!("../../../plans/cpu/capacity-cache.toml")),
+    ("paged", include_str!("../../../plans/cpu/paged.toml")),
+];
+
+impl PlanSpec {
+    /// The plan taken when nobody asks.
+    pub const DEFAULT: &str = "paged";
+
+    /// Names of the plans inside the binary, in the order of the ladder.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        BUILT_IN.iter().map(|(name, _)| *name)
+    }
+
+    /// A plan by name, or from a file when `name` ends in `.toml`.
+    ///
+    /// # Errors
+    /// When there is no such plan, or it does not parse (see [`PlanSpec::parse`]).
+    pub fn find(name: &str) -> Result<Self, Fault> {
+        if name.ends_with(".toml") {
+            let text = std::fs::read_to_string(Path::new(name))
+                .map_err(|e| Fault::new(name, "a readable plan file", e.to_string()))?;
+            return Self::parse(&text).map_err(|f| f.within(name));
+        }
+        let found = BUILT_IN.iter().find(|(n, _)| *n == name).ok_or_else(|| {
+            let names: Vec<&str> = Self::names().collect();
+            Fault::new("plan", format!("one of {}, or a .toml file", names.join(", ")), format!("`{name}`"))
+        })?;
+        Self::parse(found.1).map_err(|f| f.within(name))
+    }
+
+    /// Reads a plan.
+    ///
+    /// # Errors
+    /// When a field is missing or unknown, a statement is empty, an operator or strategy is unknown, or the page size
+    /// does not suit the cache kind.
+    pub fn parse(text: &str) -> Result<Self, Fault> {
+        let plan: Self =
+            toml::from_str(text).map_err(|e| Fault::new("plan", "the fields of a plan", e.to_string().trim_end()))?;
+        plan.check()?;
+        Ok(plan)
+    }
+
+    /// The strategy for `op`.
+    pub fn strategy(&self, op: OpName) -> &Strategy {
+        self.operators.get(op.name()).unwrap_or(&Strategy::Auto)
+    }
+
+    fn check(&self) -> Result<(), Fault> {
+        for (op, strategy) in &self.operators {
+            if !OpName::ALL.iter().any(|o| o.name() == op) {
+                let names: Vec<&str> = OpName::ALL.iter().map(|o| o.name()).collect();
+                return Err(Fault::new("operators", format!("one of {}", names.join(", ")), format!("`{op}`")));
+            }
+            if let Strategy::Prefix(p) = strategy
+                && !p.starts_with(&format!("{op}."))
+            {
+                return Err(Fault::new(format!("operators.{op}"), format!("a kernel key `{op}.…`"), format!("`{p}`")));
+            }
+        }
+        match (self.cache, self.page_tokens) {
+            (CacheKind::Paged, Some(n)) if n > 0 => {}
+            (CacheKind::Paged, n) => {
+                let found = n.map_or_else(|| "nothing".into(), |n| n.to_string());
+                return Err(Fault::new("page_tokens", "a positive number with cache = \"paged\"", found));
+            }
+            (_, None) => {}
+            (kind, Some(n)) => {
+                return Err(Fault::new("page_tokens", format!("nothing: cache {kind:?} has no pages"), n.to_string()));
+            }
+        }
+        let s = &self.states;
+        let statements = [
+            ("invariant", &s.invariant),
+            ("why_faster", &s.why_faster),
+            ("wins", &s.wins),
+            ("loses", &s.loses),
+            ("fallback", &s.fallback),
+            ("misleads", &s.misleads),
+        ];
+        match statements.iter().find(|(_, text)| text.trim().is_empty()) {
+            Some((name, _)) => Err(Fault::new(format!("states.{name}"), "a sentence", "nothing")),
+            None => Ok(()),
+        }
+    }
+}
+
+const LEVELS: [Isa; 7] = [Isa::Portable, Isa::Neon, Isa::Avx2, Isa::Avx512, Isa::Avx512Vnni, Isa::Avx512Bf16, Isa::Amx];
+
+impl TryFrom<String> for Strategy {
+    type Error = Fault;
+    fn try_from(s: String) -> Result<Self, Fault> {
+        if s == "auto" {
+            return Ok(Self::Auto);
+        }
+        if let Some(level) = LEVELS.into_iter().find(|l| l.name() == s) {
+            return Ok(Self::UpTo(level));
+        }
+        if s.contains('.') {
+            return Ok(Self::Prefix(s));
+        }
+        let levels = LEVELS.map(Isa::name).join(", ");
+        Err(Fault::new("strategy", format!("auto, a level ({levels}) or the start of a kernel key"), format!("`{s}`")))
+    }
+}
+
+impl From<Strategy> for String {
+    fn from(s: Strategy) -> String {
+        match s {
+            Strategy::Auto => "auto".into(),
+            Strategy::UpTo(level) => level.name().into(),
+            Strategy::Prefix(p) => p,
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! Binding each operator to a kernel, and writing down why.
+
+use serde::{Serialize, Serializer};
+use tare_core::Fault;
+use tare_core::digest::sha256_hex;
+use tare_formats::ModelConfig;
+use tare_formats::config::RopeStyle as FileStyle;
+use tare_ops::plan::{RopeStyle, RopeTable};
+use tare_ops::reference::rope::frequencies;
+use tare_ops::{
+    Backend, Bucket, Class, Fit, ForwardPlan, IsaSet, KvShape, Op, OpCall, OpName, OpShape, RowSpace, Variant,
+};
+
+use crate::{ModelError, PackedModel, PlanSpec, Strategy, decoder};
+
+/// What a plan is resolved for.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// Arithmetic class.
+    pub class: Class,
+    /// The most rows of a step.
+    pub bucket: Bucket,
+    /// Cached tokens that kernels are chosen for: the longest context of the session.
+    pub context: usize,
+}
+
+/// A plan bound to the kernels of a backend.
+#[derive(Clone, Debug, Serialize)]
+pub struct Resolved {
+    /// What the backend compiles.
+    pub plan: ForwardPlan,
+    /// Why each kernel was taken, one entry for each distinct operator and shape.
+    pub choices: Vec<Choice>,
+    /// SHA-256 of the plan in JSON.
+    pub digest: String,
+}
+
+/// Why a kernel was taken for calls of one operator and shape.
+#[derive(Clone, Debug, Serialize)]
+pub struct Choice {
+    /// Indices of the calls in [`ForwardPlan::calls`].
+    pub calls: Vec<usize>,
+    /// The operator.
+    pub op: OpName,
+    /// The shape it was chosen for.
+    #[serde(serialize_with = "shape_text")]
+    pub shape: OpShape,
+    /// The kernel.
+    pub chosen: String,
+    /// Kernels of this operator that were looked at and not taken.
+    pub refused: Vec<Refusal>,
+    /// Why nothing better was there, when the kernel is only a fallback. Users are told.
+    pub fallback: Option<String>,
+}
+
+/// A kernel that was not taken.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Refusal {
+    /// Its key.
+    pub key: String,
+    /// Why not.
+    pub why: String,
+}
+
+/// Resolves `spec` for `model` on `backend`.
+///
+/// # Errors
+/// When the class does not admit a weight, or no kernel of the backend takes a call.
+pub fn resolve(
+    spec: &PlanSpec,
+    model: &PackedModel,
+    backend: &dyn Backend,
+    target: Target,
+) -> Result<Resolved, ModelError> {
+    let mut plan = unbound(spec, model, target)?;
+    let isa = backend.describe().isa;
+    let mut choices: Vec<Choice> = Vec::new();
+    for i in 0..plan.calls.len() {
+        let op = plan.calls[i].op.name();
+        let shape = op_shape(&plan, &plan.calls[i].op, target.context);
+        let known = choices.iter().position(|c| c.op == op && c.shape == shape);
+        let at = match known {
+            Some(at) => at,
+            None => {
+                choices.push(choose(op, shape, spec.strategy(op), (backend.variants(), &isa))?);
+                choices.len() - 1
+            }
+        };
+        choices[at].calls.push(i);
+        plan.calls[i].kernel.clone_from(&choices[at].chosen);
+    }
+    plan.validate()?;
+    let json =
+        serde_json::to_vec(&plan).map_err(|e| Fault::new("plan", "a value that JSON can hold", e.to_string()))?;
+    Ok(Resolved { plan, choices, digest: sha256_hex(&json) })
+}
+
+impl Resolved {
+    /// Calls whose kernel is only a fallback, with the reason: a slow path is never silent.
+    pub fn fallbacks(&self) -> impl Iterator<Item = (&Choice, &str)> {
+        self.choices.iter().filter_map(|c| c.fallback.as_deref().map(|why| (c, why)))
+    }
+}
+
+/// The plan with empty kernel keys.
+fn unbound(spec: &PlanSpec, model: &PackedModel, target: Target) -> Result<ForwardPlan, Fault> {
+    let config = model.config();
+    let step = decoder::step(model, target.class)?;
+    let plan = ForwardPlan {
+        name: spec.name.clone(),
+        class: target.class.name.into(),
+        bucket: target.bucket,
+        buffers: step.buffers,
+        weights: model.weights().cloned().collect(),
+        rope: rope_table(config),
+        kv: kv_shape(config, target.class),
+        calls: step.calls.into_iter().map(|c| OpCall { op: c.op, kernel: String::new(), layer: c.layer }).collect(),
+    };
+    for call in &plan.calls {
+        let Op::Linear { weight, .. } = call.op else { continue };
+        let Some(w) = plan.weight(weight) else { continue };
+        target.class.admits(w.format).map_err(|why| Fault::new(&w.name, "a format that the class admits", why))?;
+    }
+    Ok(plan)
+}
+
+fn rope_table(config: &ModelConfig) -> RopeTable {
+    let (inv_freq, factor) = frequencies(config.head_size, config.rope.theta, &config.rope.scaling);
+    let style = match config.rope.style {
+        FileStyle::HalfSplit => RopeStyle::HalfSplit,
+        FileStyle::Interleaved => RopeStyle::Interleaved,
+    };
+    RopeTable { inv_freq, factor, style }
+}
+
+/// A token's place in the KV cache of a model computed in `class`.
+pub fn kv_shape(config: &ModelConfig, class: Class) -> KvShape {
+    KvShape { layers: config.layers, kv_heads: config.kv_heads, head_size: config.head_size, dtype: class.kv }
+}
+
+/// The shape of a call at the full bucket and `context` cached tokens.
+pub fn op_shape(plan: &ForwardPlan, op: &Op, context: usize) -> OpShape {
+    let kv = plan.kv;
+    let width = |id| plan.buffer(id).width;
+    let rows = |id| match plan.buffer(id).rows {
+        RowSpace::All => plan.bucket.rows,
+        RowSpace::Selected => plan.bucket.selected,
+    };
+    let flat = |rows, n| OpShape {
+        rows,
+        n,
+        k: n,
+        format: op.weight().and_then(|w| plan.weight(w)).map(|w| w.format),
+        heads: 0,
+        kv_heads: 0,
+        head_size: 0,
+        kv_element_bytes: 0,
+        context: 0,
+    };
+    match op {
+        Op::Embedding { out, .. } => flat(rows(*out), width(*out)),
+        Op::RmsNorm { x, .. } | Op::SelectRows { x, .. } => flat(rows(*x), width(*x)),
+        Op::HeadNorm { x, heads, .. } | Op::Rope { x, heads } => {
+            OpShape { heads: *heads as usize, head_size: kv.head_size, ..flat(rows(*x), width(*x)) }
+        }
+        Op::Linear { x, out, .. } => OpShape { k: width(*x), ..flat(rows(*x), width(*out)) },
+        Op::KvAppend { k, .. } => OpShape {
+            kv_heads: kv.kv_heads,
+            head_size: kv.head_size,
+            kv_element_bytes: kv.dtype.bytes(),
+            ..flat(rows(*k), width(*k))
+        },
+        Op::Attention { q, kv_of_head, .. } => OpShape {
+            heads: kv_of_head.len(),
+            kv_heads: kv.kv_heads,
+            head_size: kv.head_size,
+            kv_element_bytes: kv.dtype.bytes(),
+            context,
+            ..flat(rows(*q), width(*q))
+        },
+        Op::SwiGlu { gate, .. } => flat(rows(*gate), width(*gate)),
+        Op::Sample { logits } => flat(rows(*logits), width(*logits)),
+    }
+}
+
+/// The first kernel that is best for the call, else the first that can take it at all.
+fn choose(
+    op: OpName,
+    shape: OpShape,
+    strategy: &Strategy,
+    (variants, isa): (&[Variant], &IsaSet),
+) -> Result<Choice, Fault> {
+    let mut refused = Vec::new();
+    let mut fallback: Option<(&Variant, String)> = None;
+    let taken = |v: &Variant, refused: Vec<Refusal>, fallback| Choice {
+        calls: Vec::new(),
+        op,
+        shape,
+        chosen: v.key.clone(),
+        refused,
+        fallback,
+    };
+    for v in variants.iter().filter(|v| v.op == op) {
+        match strategy.admits(v).and_then(|()| fit(v, &shape, isa)) {
+            Ok(None) => return Ok(taken(v, refused, None)),
+            Ok(Some(why)) if fallback.is_none() => fallback = Some((v, why)),
+            Ok(Some(why)) | Err(why) => refused.push(Refusal { key: v.key.clone(), why }),
+        }
+    }
+    if let Some((v, why)) = fallback {
+        return Ok(taken(v, refused, Some(why)));
+    }
+    let found: Vec<String> = refused.iter().map(|r| format!("{}: {}", r.key, r.why)).collect();
+    let found = if found.is_empty() { "none for this operator".into() } else { found.join("; ") };
+    Err(Fault::new(format!("{op} {}", describe(&shape)), "a kernel that takes it", found)
+        .remedy("take another class, plan or format, or lift the limit on the instruction set"))
+}
+
+/// Nothing when the kernel is best, the reason when it is a fallback, an error when it cannot.
+fn fit(v: &Variant, shape: &OpShape, isa: &IsaSet) -> Result<Option<String>, String> {
+    match v.fit(shape, isa) {
+        Fit::Best => Ok(None),
+        Fit::Fallback { why } => Ok(Some(why)),
+        Fit::No { why } => Err(why),
+    }
+}
+
+impl Strategy {
+    fn admits(&self, v: &Variant) -> Result<(), String> {
+        match self {
+            Strategy::UpTo(level) if v.isa > *level => Err(format!("the plan stops at {level}")),
+            Strategy::Prefix(p) if !v.key.starts_with(p) => Err(format!("the plan asks for {p}")),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A shape for people: `8 rows, 1024 -> 3072, w4g128`.
+pub fn describe(s: &OpShape) -> String {
+    let mut text = format!("{} rows, {} -> {}", s.rows, s.k, s.n);
+    if s.heads + s.kv_heads > 0 {
+        text += &format!(", {} query and {} kv heads of {}", s.heads, s.kv_heads, s.head_size);
+    }
+    if s.context > 0 {
+        text += &format!(", {} cached tokens", s.context);
+    }
+    if let Some(format) = s.format {
+        text += &format!(", {format}");
+    }
+    text
+}
+
+fn shape_text<S: Serializer>(shape: &OpShape, s: S) -> Result<S::Ok, S::Error> {
+    s.serialize_str(&describe(shape))
+}

@@ -1,0 +1,248 @@
+//! Random words into packed rows.
+//!
+//! An element is an integer level of 4, 8, 16 or 32 bits, uniform over its range; what it means is the format's
+//! business. Values come of one multiplication and one rounding each, so every host writes the same bytes.
+
+use half::{bf16, f16};
+use std::num::NonZero;
+use tare_core::{Affine, AffineBits, Blob, DType, Fault, Format, Weight};
+
+use super::recipe::{MARKED, Mark, Recipe};
+
+/// Standard deviation of a uniform level of 4 and 8 bits: `sqrt((4^bits - 1) / 12)`.
+const LEVEL_STD: [f64; 2] = [4.609_772_228_646_444, 73.900_383_851_402_5];
+
+/// Rows below this many bytes in all are written by one thread: starting a second one costs more.
+const ALONE: usize = 1 << 20;
+
+/// A matrix [rows, cols] in `format`.
+///
+/// # Errors
+/// When `cols` is no multiple of the format's block.
+pub fn matrix(recipe: &Recipe<'_>, format: Format, (rows, cols): (usize, usize)) -> Result<Weight, Fault> {
+    let name = recipe.name();
+    match format {
+        Format::Affine { bits, group } => {
+            let scale_row = cols / group as usize * 2;
+            let mut words = vec![0; rows * cols * bits.bits() / 8];
+            let (mut scales, mut biases) = (vec![0; rows * scale_row], vec![0; rows * scale_row]);
+            let parts =
+                [(&mut words[..], cols * bits.bits() / 8), (&mut scales[..], scale_row), (&mut biases[..], scale_row)];
+            let rows_of = AffineRows { recipe, bits, group: group as usize };
+            each_row(rows, parts, |row, [words, scales, biases]| rows_of.write(row, words, scales, biases));
+            let [words, scales, biases] = [words, scales, biases].map(Blob::from_vec);
+            let data = Affine { words, scales, biases, scale_dtype: DType::BF16 };
+            Weight::affine(&name, bits, group, (rows, cols), data)
+        }
+        _ => {
+            let row_bytes = format.row_bytes(cols).unwrap_or(0);
+            let mut bytes = vec![0; rows * row_bytes];
+            let parts = [(&mut bytes[..], row_bytes), (&mut [][..], 0), (&mut [][..], 0)];
+            each_row(rows, parts, |row, [out, ..]| match format.dtype() {
+                Some(dtype) => plain_row(recipe, dtype, row, out),
+                None => block_row(recipe, format, row, out),
+            });
+            Weight::blocks(&name, format, rows, cols, Blob::from_vec(bytes))
+        }
+    }
+}
+
+/// A norm's gains [1, cols]: each its own gain times a spread of 0.75 to 1.25.
+///
+/// # Errors
+/// When `format` is packed.
+pub fn vector(recipe: &Recipe<'_>, format: Format, cols: usize) -> Result<Weight, Fault> {
+    let Some(dtype) = format.dtype() else {
+        return Err(Fault::new(recipe.name(), "a plain format for a vector", format.to_string()));
+    };
+    let words = recipe.elements;
+    let mut bytes = vec![0; cols * dtype.bytes()];
+    for (col, out) in bytes.chunks_exact_mut(dtype.bytes()).enumerate() {
+        let word = words.word(col as u64);
+        let gain = recipe.gain(col) as f32 * spread(word);
+        put(if recipe.signed() && word & 1 == 1 { -gain } else { gain }, dtype, out);
+    }
+    Weight::blocks(&recipe.name(), format, 1, cols, Blob::from_vec(bytes))
+}
+
+/// Calls `write` with every row of up to three buffers, given with their bytes a row.
+fn each_row<'b, F>(rows: usize, parts: [(&'b mut [u8], usize); 3], write: F)
+where
+    F: Fn(usize, [&mut [u8]; 3]) + Sync,
+{
+    let bytes: usize = parts.iter().map(|(b, _)| b.len()).sum();
+    let threads = if bytes < ALONE { 1 } else { std::thread::available_parallelism().map_or(1, NonZero::get) };
+    let share = rows.div_ceil(threads).max(1);
+    let widths = parts.each_ref().map(|(_, w)| *w);
+    let mut rest = parts.map(|(b, _)| b);
+    let write = &write;
+    std::thread::scope(|scope| {
+        for first in (0..rows).step_by(share) {
+            let count = share.min(rows - first);
+            let mut mine: [&'b mut [u8]; 3] = [&mut [], &mut [], &mut []];
+            for i in 0..3 {
+                let (head, tail) = std::mem::take(&mut rest[i]).split_at_mut(count * widths[i]);
+                (mine[i], rest[i]) = (head, tail);
+            }
+            let mut work = move || {
+                for n in 0..count {
+                    let mut at = 0;
+                    let row = mine.each_mut().map(|b| {
+                        let w = widths[at];
+                        at += 1;
+                        &mut b[n * w..][..w]
+                    });
+                    write(first + n, row);
+                }
+            };
+            if share >= rows { work() } else { drop(scope.spawn(work)) }
+        }
+    });
+}
+
+/// 0.75 to 1.25 from the upper bits of a word.
+fn spread(word: u64) -> f32 {
+    // 23 bits: exact in F32.
+    0.75 + (word >> 41) as f32 * (0.5 / 8_388_608.0)
+}
+
+/// A scale around `base`, of either sign.
+fn scale(base: f64, word: u64) -> f32 {
+    let s = base as f32 * spread(word);
+    if word & 1 == 1 { -s } else { s }
+}
+
+/// `level` of `bits` bits as `mark` wants it. The random bits that are left keep lines apart.
+fn marked(level: u32, bits: u32, mark: Mark) -> u32 {
+    let (sixteenth, rest) = ((1u64 << bits) / 16, u64::from(level) >> 4);
+    let at = match mark {
+        Mark::High => 15 * sixteenth + rest,
+        Mark::Low if bits == 4 => 7 + u64::from(level >> 3),
+        Mark::Low => 15 * sixteenth / 2 + rest,
+    };
+    at as u32
+}
+
+/// The mirror image of a level when its scale is negative: a high value stays high.
+fn oriented(level: u32, bits: u32, negative: bool) -> u32 {
+    if negative { (u32::MAX >> (32 - bits)) - level } else { level }
+}
+
+struct AffineRows<'a> {
+    recipe: &'a Recipe<'a>,
+    bits: AffineBits,
+    group: usize,
+}
+
+impl AffineRows<'_> {
+    /// `w = s * level + b` with `b = -s * (2^bits - 1) / 2`: symmetric around 0 but for the rounding of `b`.
+    fn write(&self, row: usize, words: &mut [u8], scales: &mut [u8], biases: &mut [u8]) {
+        let bits = self.bits.bits() as u32;
+        self.recipe.elements.fill((row * words.len() / 8) as u64, words);
+        let groups = scales.len() / 2;
+        let (level_std, middle) = match self.bits {
+            AffineBits::Four => (LEVEL_STD[0], 7.5),
+            AffineBits::Eight => (LEVEL_STD[1], 127.5),
+        };
+        let base = self.recipe.row_std(row) / level_std;
+        let mut signs = [false; MARKED];
+        for g in 0..groups {
+            let s = bf16::from_f32(scale(base, self.recipe.scales.word((row * groups + g) as u64)));
+            let b = bf16::from_f32(-middle * s.to_f32());
+            scales[2 * g..][..2].copy_from_slice(&s.to_le_bytes());
+            biases[2 * g..][..2].copy_from_slice(&b.to_le_bytes());
+            let marked_here = (g * self.group..MARKED).take(self.group);
+            marked_here.for_each(|col| signs[col] = s.to_f32() < 0.0);
+        }
+        for (col, negative) in signs.into_iter().enumerate() {
+            let Some(mark) = self.recipe.mark(row, col) else { continue };
+            match self.bits {
+                AffineBits::Four => {
+                    let nibble = Nibble::new(col / 2, col % 2 == 1);
+                    nibble.set(words, oriented(marked(nibble.get(words), bits, mark), bits, negative));
+                }
+                AffineBits::Eight => {
+                    words[col] = oriented(marked(u32::from(words[col]), bits, mark), bits, negative) as u8;
+                }
+            }
+        }
+    }
+}
+
+/// Four bits of a byte.
+struct Nibble {
+    byte: usize,
+    shift: u32,
+}
+
+impl Nibble {
+    fn new(byte: usize, high: bool) -> Self {
+        Self { byte, shift: if high { 4 } else { 0 } }
+    }
+
+    fn get(&self, bytes: &[u8]) -> u32 {
+        u32::from(bytes[self.byte] >> self.shift) & 15
+    }
+
+    fn set(&self, bytes: &mut [u8], level: u32) {
+        let b = &mut bytes[self.byte];
+        *b = (*b & !(15 << self.shift)) | ((level as u8) << self.shift);
+    }
+}
+
+/// Blocks of 32: an F16 scale, for Q4_1 an F16 minimum, then the levels.
+fn block_row(recipe: &Recipe<'_>, format: Format, row: usize, out: &mut [u8]) {
+    let (size, levels) = (format.block_bytes(), if format == Format::Q8_0 { 32 } else { 16 });
+    let base = recipe.row_std(row) / if format == Format::Q8_0 { LEVEL_STD[1] } else { LEVEL_STD[0] };
+    let blocks = out.len() / size;
+    for (b, block) in out.chunks_exact_mut(size).enumerate() {
+        let index = (row * blocks + b) as u64;
+        let d = f16::from_f32(scale(base, recipe.scales.word(index)));
+        let (head, levels) = block.split_at_mut(size - levels);
+        head[..2].copy_from_slice(&d.to_le_bytes());
+        if format == Format::Q4_1 {
+            head[2..].copy_from_slice(&f16::from_f32(-7.5 * d.to_f32()).to_le_bytes());
+        }
+        recipe.elements.fill(index * (levels.len() / 8) as u64, levels);
+        for col in (b * 32..MARKED).take(32) {
+            let Some(mark) = recipe.mark(row, col) else { continue };
+            let negative = d.to_f32() < 0.0;
+            if format == Format::Q8_0 {
+                levels[col] = oriented(marked(u32::from(levels[col]), 8, mark), 8, negative) as u8;
+            } else {
+                let nibble = Nibble::new(col % 16, col >= 16);
+                nibble.set(levels, oriented(marked(nibble.get(levels), 4, mark), 4, negative));
+            }
+        }
+        if format == Format::Q8_0 {
+            // Level 128 is 0; level 0 would be -128, which no quantizer writes.
+            levels.iter_mut().for_each(|l| *l = (*l).max(1) ^ 0x80);
+        }
+    }
+}
+
+/// Uniform values of variance `row_std^2`: `(2 level + 1 - 2^bits) / 2^bits * sqrt(3) * row_std`.
+fn plain_row(recipe: &Recipe<'_>, dtype: DType, row: usize, out: &mut [u8]) {
+    let amplitude = (recipe.row_std(row) * 3f64.sqrt()) as f32;
+    recipe.elements.fill((row * out.len() / 8) as u64, out);
+    for (col, element) in out.chunks_exact_mut(dtype.bytes()).enumerate() {
+        let mark = if col < MARKED { recipe.mark(row, col) } else { None };
+        // 24 bits are what F32 holds exactly; the 16-bit types take 16.
+        let (level, bits) = match *element {
+            [a, b] => (u32::from(u16::from_le_bytes([a, b])), 16),
+            [_, b, c, d] => (u32::from_le_bytes([b, c, d, 0]), 24),
+            _ => continue,
+        };
+        let level = mark.map_or(level, |m| marked(level, bits, m));
+        let unit = (2 * i64::from(level) + 1 - (1 << bits)) as f32 / (1u32 << bits) as f32;
+        put(unit * amplitude, dtype, element);
+    }
+}
+
+fn put(value: f32, dtype: DType, out: &mut [u8]) {
+    match dtype {
+        DType::BF16 => out.copy_from_slice(&bf16::from_f32(value).to_le_bytes()),
+        DType::F16 => out.copy_from_slice(&f16::from_f32(value).to_le_bytes()),
+        _ => out.copy_from_slice(&value.to_le_bytes()),
+    }
+}
