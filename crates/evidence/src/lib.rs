@@ -1,1 +1,38 @@
 //! Records, identities, statistics and the ledger that keeps them.
+//!
+//! This room measures nothing. It holds what was measured, says what may be compared with what, computes every figure
+//! that a person is shown, and can tell later whether those figures still follow. It depends on `tare-core` alone, so
+//! that an old ledger stays readable; a stranger needs only the JSON schema and Python ([`canonical`]).
+//!
+//! - [`record`]: one arm of one campaign; [`record::Record::seal`] makes it, times exist only behind a passed gate.
+//! - [`identity`], [`compare`]: `work` must be equal, `arm` may vary; refusals name the field.
+//! - [`mod@derive`]: the one place where figures come from samples.
+//! - [`ledger`], [`mod@verify`]: append-only folders, and everything that can be checked about them.
+//! - [`stats`]: the one statistics module.
+
+#![forbid(unsafe_code)]
+
+pub mod canonical;
+mod check;
+pub mod compare;
+pub mod derive;
+pub mod floor;
+pub mod gate;
+pub mod identity;
+pub mod ledger;
+pub mod provenance;
+pub mod record;
+pub mod samples;
+pub mod schema;
+pub mod state;
+pub mod stats;
+mod sums;
+pub mod utc;
+pub mod verify;
+
+pub use ledger::{Ledger, LedgerError};
+pub use record::{Draft, Outcome, Record};
+pub use state::State;
+pub use sums::SUMS_FILE;
+pub use utc::Utc;
+pub use verify::{Strictness, verify};

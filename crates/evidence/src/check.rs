@@ -1,0 +1,140 @@
+//! What must hold inside one record, whoever wrote it.
+
+use crate::canonical;
+use crate::derive::derive;
+use crate::identity::Work;
+use crate::record::{Outcome, Record, SCHEMA_VERSION, Timed, record_id};
+use serde_json::Value;
+use tare_core::Fault;
+
+/// Relative difference up to which a written figure follows from the samples.
+const FIGURE_TOLERANCE: f64 = 1e-12;
+
+impl Record {
+    /// Reads a record.
+    ///
+    /// # Errors
+    /// When it is no JSON, of another schema version, or does not have the shape of the schema.
+    pub fn parse(text: &str) -> Result<Self, Fault> {
+        Ok(parse(text)?.0)
+    }
+
+    /// Everything that does not hold inside the record: digests, id, counts, figures. Empty when all is well.
+    ///
+    /// # Errors
+    /// When the record has no JSON form.
+    pub fn faults(&self) -> Result<Vec<Fault>, Fault> {
+        Ok(faults(self, &canonical::value_of(self)?))
+    }
+}
+
+/// A record with the JSON that it was read from.
+pub(crate) fn parse(text: &str) -> Result<(Record, Value), Fault> {
+    let schema_fault = |e: serde_json::Error| {
+        Fault::new("record", format!("JSON of record schema {SCHEMA_VERSION}"), e.to_string())
+            .remedy("restore the file as it was written")
+    };
+    let value: Value = serde_json::from_str(text).map_err(schema_fault)?;
+    check_version(&value)?;
+    let record = serde_json::from_str(text).map_err(schema_fault)?;
+    Ok((record, value))
+}
+
+pub(crate) fn check_version(value: &Value) -> Result<(), Fault> {
+    let version = value.get("schema_version").unwrap_or(&Value::Null);
+    if version.as_u64() == Some(u64::from(SCHEMA_VERSION)) {
+        return Ok(());
+    }
+    Err(Fault::new("schema_version", SCHEMA_VERSION.to_string(), canonical::text(version))
+        .remedy("read it with the version of tare that wrote it"))
+}
+
+/// As [`Record::faults`], against the JSON of the file, where a digit too many for its type would still show.
+pub(crate) fn faults(record: &Record, value: &Value) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    check_digests(record, value, &mut faults);
+    faults.extend(work_faults(&record.work));
+    match &record.outcome {
+        Outcome::Timed(timed) => check_timed(record, timed, value, &mut faults),
+        Outcome::Void(void) => {
+            let all = void.samples.warmups.iter().chain(&void.samples.rounds);
+            faults.extend(all.filter_map(|e| e.check(&record.work).err()));
+        }
+    }
+    faults
+}
+
+fn check_digests(record: &Record, value: &Value, faults: &mut Vec<Fault>) {
+    let part = |pointer: &str| canonical::digest(value.pointer(pointer).unwrap_or(&Value::Null));
+    let host = &record.provenance.host;
+    let mut same = |at: &str, computed: String, written: &str| {
+        if computed != written {
+            faults.push(
+                Fault::new(at, format!("{computed}, computed from the record"), written)
+                    .remedy("the record was edited: restore the file as it was written"),
+            );
+        }
+    };
+    same("work_sha256", part("/work"), &record.work_sha256);
+    same("arm_sha256", part("/arm"), &record.arm_sha256);
+    same("plan.sha256", part("/plan/resolved"), &record.plan.sha256);
+    same("arm.plan_sha256", record.plan.sha256.clone(), &record.arm.plan_sha256);
+    same("arm.binary_sha256", record.provenance.binary_sha256.clone(), &record.arm.binary_sha256);
+    same("provenance.host.class_sha256", part("/provenance/host/class"), &host.class_sha256);
+    same("id", record_id(record.about.created_at, value), &record.id);
+}
+
+fn work_faults(work: &Work) -> Option<Fault> {
+    let rows = work.rows as usize;
+    let (prompts, outputs) = (work.prompt_lengths.len(), work.output_lengths.len());
+    if rows == 0 || prompts != rows || outputs != rows {
+        let found = format!("{rows} rows, {prompts} prompt lengths, {outputs} output lengths");
+        return Some(Fault::new("work.rows", "one prompt and one output length for each of at least one row", found));
+    }
+    let empty = work.prompt_lengths.contains(&0) || work.output_lengths.contains(&0);
+    empty.then(|| Fault::new("work", "prompts and outputs of at least one token", "a length of 0"))
+}
+
+fn check_timed(record: &Record, timed: &Timed, value: &Value, faults: &mut Vec<Fault>) {
+    let samples = &timed.measured.samples;
+    faults.extend(samples.warmups.iter().filter_map(|e| e.check(&record.work).err()));
+    let (planned, ran) = (record.method.planned_rounds as usize, samples.rounds.len());
+    if planned != ran {
+        faults.push(
+            Fault::new("method.planned_rounds", format!("{ran}, the rounds in `samples`"), planned.to_string())
+                .remedy("run the missing rounds as a new attempt; rounds are neither dropped nor added"),
+        );
+    }
+    let derived = derive(&record.work, samples, &timed.measured.ceilings, &timed.measured.demands);
+    match derived.and_then(|d| canonical::value_of(&d)) {
+        Ok(expected) => compare("derived", &expected, value.get("derived").unwrap_or(&Value::Null), faults),
+        Err(fault) => faults.push(fault),
+    }
+}
+
+/// Names every leaf of `found` that does not follow.
+fn compare(path: &str, expected: &Value, found: &Value, faults: &mut Vec<Fault>) {
+    match (expected, found) {
+        (Value::Object(e), Value::Object(f)) => {
+            for (key, item) in e {
+                compare(&format!("{path}.{key}"), item, f.get(key).unwrap_or(&Value::Null), faults);
+            }
+            for key in f.keys().filter(|k| !e.contains_key(*k)) {
+                faults.push(Fault::new(format!("{path}.{key}"), "no such figure", "one"));
+            }
+        }
+        (Value::Number(e), Value::Number(f)) if close(e.as_f64(), f.as_f64()) => {}
+        _ if expected == found => {}
+        _ => {
+            let shown = |v: &Value| if v.is_object() { "a group of figures".into() } else { canonical::text(v) };
+            faults.push(
+                Fault::new(path, format!("{}, derived from the samples", shown(expected)), shown(found))
+                    .remedy("a sample or this figure was edited: restore the file as it was written"),
+            );
+        }
+    }
+}
+
+fn close(a: Option<f64>, b: Option<f64>) -> bool {
+    matches!((a, b), (Some(a), Some(b)) if (a - b).abs() <= FIGURE_TOLERANCE * a.abs().max(b.abs()))
+}

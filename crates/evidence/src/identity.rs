@@ -1,0 +1,123 @@
+//! Identity in two parts: the work, which must be equal for times to be compared, and the arm, which may vary.
+
+use crate::canonical;
+use crate::schema::ReadingShape;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tare_core::{Fault, Reading};
+
+/// What was computed. Two records are comparable only when all of it is equal.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Work {
+    /// SHA-256 over the *values* of the weights, so that two files of the same numbers are the same work.
+    pub weights_values_sha256: String,
+    /// Name of the published shape, such as `qwen3-0.6b`.
+    pub shape: String,
+    /// [`prompt_ids_sha256`] of all prompts.
+    pub prompt_ids_sha256: String,
+    /// Prompt tokens of each row, [rows].
+    pub prompt_lengths: Vec<u32>,
+    /// Tokens to emit for each row, [rows]: exact under [`EosRule::Ignore`], at most under [`EosRule::Stop`].
+    pub output_lengths: Vec<u32>,
+    /// Positions whose logits prefill computes.
+    pub prefill_logits: PrefillLogits,
+    /// Requests that run together.
+    pub rows: u32,
+    /// Sampler settings as the engine prints them, the seed included.
+    pub sampling: Value,
+    /// What an end-of-sequence token does.
+    pub eos: EosRule,
+    /// Tokens already in the KV cache before the prompt.
+    pub depth: u32,
+    /// Whether the weights may lie in a processor cache when the clock starts.
+    pub warmth: Warmth,
+}
+
+/// Positions whose logits prefill computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum PrefillLogits {
+    /// Only the last prompt position.
+    Last,
+    /// Every prompt position.
+    All,
+}
+
+/// What an end-of-sequence token does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum EosRule {
+    /// Nothing: output lengths are exact.
+    Ignore,
+    /// It ends its row.
+    Stop,
+}
+
+/// Whether the weights may lie in a processor cache when the clock starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Warmth {
+    /// They may: the same weights were just used.
+    Warm,
+    /// They may not: enough copies were rotated, or the caches were swept.
+    Cold,
+}
+
+/// How it was computed: what may differ between two records of one work.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Arm {
+    /// Name of the plan, such as `selected`.
+    pub plan: String,
+    /// Canonical digest of the resolved plan; equals `plan.sha256` of the record.
+    pub plan_sha256: String,
+    /// SHA-256 of the binary that ran; equals `provenance.binary_sha256` of the record.
+    pub binary_sha256: String,
+    /// Arithmetic class, such as `w4a16`, or `undeclared` for a peer that does not say.
+    pub class: String,
+    /// Weight format of the layers, such as `w4g128`.
+    pub file_format: String,
+    /// SHA-256 of the model's bytes as they were read.
+    pub file_sha256: String,
+    /// Weight format of the output head.
+    pub head_format: String,
+    /// Kind of the KV cache, such as `paged`.
+    pub cache: String,
+    /// Tokens of one KV page.
+    #[schemars(with = "ReadingShape<u32>")]
+    pub page_tokens: Reading<u32>,
+    /// Threads that compute.
+    #[schemars(with = "ReadingShape<u32>")]
+    pub threads: Reading<u32>,
+    /// Instruction set chosen at load.
+    pub isa: String,
+    /// `cpu`, `cuda` or the peer's.
+    pub backend: String,
+    /// Bytes of weights read for one decoded token.
+    #[schemars(with = "ReadingShape<u64>")]
+    pub streamed_bytes_per_token: Reading<u64>,
+    /// The other engine, when it was not tare that ran.
+    pub peer: Option<Peer>,
+}
+
+/// Another engine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Peer {
+    /// Its name.
+    pub name: String,
+    /// Its version, as it prints it.
+    pub version: String,
+    /// Everything it was started with.
+    pub settings: Value,
+}
+
+/// Digest of prompts: SHA-256 of the canonical JSON of the list of lists of ids, [rows][prompt].
+///
+/// # Errors
+/// Never for ids; the signature is that of every canonical digest.
+pub fn prompt_ids_sha256(prompts: &[Vec<u32>]) -> Result<String, Fault> {
+    canonical::digest_of(&prompts)
+}

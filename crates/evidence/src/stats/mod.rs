@@ -1,0 +1,11 @@
+//! The one statistics module of tare. Everything is a pure function of its arguments, the seed included.
+
+mod holm;
+mod order;
+mod sign_flip;
+mod verdict;
+
+pub use holm::holm;
+pub use order::{geometric_mean, mad, median, nearest_rank, paired_log_ratios, quantile_type7};
+pub use sign_flip::{Interval, TooFewRounds, interval, least_rounds, p_value};
+pub use verdict::{Comparison, Ruling, Verdict, detectable_effect, judge};

@@ -1,0 +1,185 @@
+//! Verification: everything that can be checked about records without running anything again.
+
+use crate::check;
+use crate::ledger::{FileKind, Found, LedgerError, parse_amendment, read_text, walk};
+use crate::sums::{SUMS_FILE, Sums};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use tare_core::Fault;
+use tare_core::digest::sha256_hex;
+
+/// What a verification asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Strictness {
+    /// Records from any tree.
+    Scratch,
+    /// Records fit to be committed: from clean trees only.
+    Committed,
+}
+
+/// What a verification found.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Records and amendments that were read.
+    pub files: usize,
+    /// Everything that does not hold.
+    pub findings: Vec<Finding>,
+    /// What could not be checked, and why.
+    pub notes: Vec<String>,
+}
+
+/// Something that does not hold.
+#[derive(Clone, Debug)]
+pub struct Finding {
+    /// The file.
+    pub path: PathBuf,
+    /// What is wrong with it.
+    pub fault: Fault,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.path.display(), self.fault)
+    }
+}
+
+impl Report {
+    /// Whether everything holds.
+    pub fn is_ok(&self) -> bool {
+        self.findings.is_empty()
+    }
+
+    fn find(&mut self, path: &Path, fault: Fault) {
+        self.findings.push(Finding { path: path.to_path_buf(), fault });
+    }
+}
+
+/// Verifies one record, or every record under a folder. All findings are reported, not only the first.
+///
+/// For each file: its checksum, the schema, every digest inside it, its id, the counts that gate and work demand, and
+/// every figure derived again. For a folder also: names, files without checksum, checksums without file, amendments
+/// without record. A single file away from its ledger is checked without a checksum, and a note says so.
+///
+/// # Errors
+/// When the path cannot be listed; a file that cannot be read is a finding.
+pub fn verify(path: &Path, strictness: Strictness) -> Result<Report, LedgerError> {
+    let mut report = Report::default();
+    let whole_folder = path.is_dir();
+    let Found { files, folders } = if whole_folder {
+        walk(path)?
+    } else {
+        Found { files: vec![path.to_path_buf()], folders: [folder_of(path).to_path_buf()].into() }
+    };
+    if files.is_empty() {
+        report.find(path, Fault::new("records", "at least one", "none").remedy("name a folder of a ledger"));
+    }
+    let mut sums = BTreeMap::new();
+    for folder in &folders {
+        let read = read_sums(folder, &mut report);
+        if whole_folder {
+            check_complete(folder, read.as_ref(), &mut report);
+        } else if read.is_none() {
+            report.notes.push(format!("{}: no {SUMS_FILE} beside it: its checksum was not checked", path.display()));
+        }
+        sums.insert(folder.as_path(), read);
+    }
+    for file in &files {
+        report.files += 1;
+        let folder_sums = sums.get(folder_of(file)).and_then(Option::as_ref);
+        match read_text(file) {
+            Ok(text) => {
+                check_sum(file, &text, folder_sums, whole_folder, &mut report);
+                match FileKind::of(file) {
+                    FileKind::Record => check_record(file, &text, (strictness, whole_folder), &mut report),
+                    FileKind::Amendment { record, number } => {
+                        check_amendment(file, &text, (&record, number), &mut report);
+                    }
+                }
+            }
+            Err(e) => report.find(file, Fault::new("file", "a readable record", e.to_string())),
+        }
+    }
+    Ok(report)
+}
+
+fn folder_of(file: &Path) -> &Path {
+    file.parent().unwrap_or(Path::new(""))
+}
+
+fn read_sums(folder: &Path, report: &mut Report) -> Option<Sums> {
+    let path = folder.join(SUMS_FILE);
+    if !path.exists() {
+        return None;
+    }
+    match read_text(&path) {
+        Ok(text) => Sums::parse(&text).map_err(|fault| report.find(&path, fault)).ok(),
+        Err(e) => {
+            report.find(&path, Fault::new("file", "a readable checksum file", e.to_string()));
+            None
+        }
+    }
+}
+
+fn check_complete(folder: &Path, sums: Option<&Sums>, report: &mut Report) {
+    let Some(sums) = sums else {
+        if !folder.join(SUMS_FILE).exists() {
+            report.find(folder, Fault::new(SUMS_FILE, "a checksum file beside the records", "none"));
+        }
+        return;
+    };
+    for name in sums.names().filter(|n| !folder.join(n).exists()) {
+        report.find(&folder.join(name), Fault::new("file", format!("a file, as {SUMS_FILE} lists it"), "none"));
+    }
+}
+
+fn check_sum(file: &Path, text: &str, sums: Option<&Sums>, whole_folder: bool, report: &mut Report) {
+    let Some(sums) = sums else { return };
+    let name = file.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+    let computed = sha256_hex(text.as_bytes());
+    match sums.get(&name) {
+        Some(written) if written == computed => {}
+        Some(written) => {
+            let fault = Fault::new("checksum", format!("{written}, as {SUMS_FILE} has it"), computed);
+            report.find(file, fault.remedy("restore the file as it was written"));
+        }
+        None if whole_folder => report.find(file, Fault::new("checksum", format!("a line in {SUMS_FILE}"), "none")),
+        None => report.notes.push(format!("{}: not listed in {SUMS_FILE}", file.display())),
+    }
+}
+
+fn check_record(file: &Path, text: &str, (strictness, in_ledger): (Strictness, bool), report: &mut Report) {
+    let (record, value) = match check::parse(text) {
+        Ok(parsed) => parsed,
+        Err(fault) => return report.find(file, fault),
+    };
+    for fault in check::faults(&record, &value) {
+        report.find(file, fault);
+    }
+    if in_ledger && file.file_stem().is_none_or(|stem| *stem != *record.id) {
+        report.find(file, Fault::new("file name", format!("{}.json", record.id), file.display().to_string()));
+    }
+    if strictness == Strictness::Committed
+        && let Err(fault) = record.provenance.source.check_clean()
+    {
+        report.find(file, fault);
+    }
+}
+
+fn check_amendment(file: &Path, text: &str, (record, number): (&str, u32), report: &mut Report) {
+    let amendment = match parse_amendment(text) {
+        Ok(amendment) => amendment,
+        Err(fault) => return report.find(file, fault),
+    };
+    if amendment.record != record || amendment.number != number {
+        let found = format!("{} number {}", amendment.record, amendment.number);
+        report.find(file, Fault::new("record, number", format!("{record} number {number}, as its name says"), found));
+    }
+    let sibling = |name: String| file.with_file_name(name).exists();
+    if !sibling(format!("{record}.json")) {
+        report.find(file, Fault::new("record", format!("{record}.json beside it"), "none"));
+    }
+    if number == 0 || (number > 1 && !sibling(format!("{record}.state-{}.json", number - 1))) {
+        report.find(file, Fault::new("number", "numbers from 1 without a gap", number.to_string()));
+    }
+}

@@ -1,0 +1,9 @@
+//! Records and ledgers seen from outside the crate.
+
+mod compare;
+mod ledger;
+mod records;
+mod schema;
+mod specimen;
+mod traces;
+mod verify;

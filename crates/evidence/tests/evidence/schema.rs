@@ -1,0 +1,30 @@
+use crate::specimen;
+use serde_json::Value;
+use std::path::Path;
+use tare_evidence::{canonical, schema};
+
+#[test]
+fn the_committed_schema_is_the_generated_one() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../evidence/schema/record-v1.json");
+    let committed: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    assert!(
+        committed == schema::record_schema(),
+        "the schema has changed: cargo run -p tare-evidence --example schema evidence/schema/record-v1.json"
+    );
+}
+
+/// The schema lists exactly the fields that a record has, whichever way its gate went.
+#[test]
+fn the_schema_knows_every_field_of_a_record() {
+    let schema = schema::record_schema();
+    let known = schema["properties"].as_object().unwrap();
+    for record in [specimen::record(), specimen::void_record()] {
+        let value = canonical::value_of(&record).unwrap();
+        for field in value.as_object().unwrap().keys() {
+            assert!(known.contains_key(field), "{field}");
+        }
+        for field in schema["required"].as_array().unwrap() {
+            assert!(value.get(field.as_str().unwrap()).is_some(), "{field}");
+        }
+    }
+}
