@@ -1,2 +1,61 @@
-//! The `tare` command.
-fn main() {}
+//! The `tare` command: the only place that reads the environment and prints.
+
+#![forbid(unsafe_code)]
+
+mod args;
+mod built;
+mod commands;
+mod generate;
+mod interrupt;
+mod pull;
+mod settings;
+mod setup;
+mod weighing;
+
+use args::{Cli, Command};
+use clap::{CommandFactory, Parser};
+use settings::Settings;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    match run(&Cli::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) if is_closed_pipe(&e) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("tare: {e:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: &Command) -> anyhow::Result<()> {
+    let settings = Settings::read()?;
+    let s = &settings;
+    match command {
+        Command::Run(a) => commands::run::run(a, s),
+        Command::Chat(a) => commands::chat::run(a, s),
+        Command::Serve(a) => commands::serve::run(a, s),
+        Command::Clock(a) => commands::clock::run(a, s),
+        Command::Next(a) => commands::next::run(a, s),
+        Command::Mutate(a) => commands::mutate::run(a, s),
+        Command::Pull(a) => commands::pull::run(a, s),
+        Command::Inspect(a) => commands::inspect::run(a, s),
+        Command::Quantize(a) => commands::quantize::run(a, s),
+        Command::Doctor(a) => commands::doctor::run(a, s),
+        Command::Logits(a) => commands::logits::run(a, s),
+        Command::Perplexity(a) => commands::perplexity::run(a, s),
+        Command::Tokenize(a) => commands::text::tokenize(a, s),
+        Command::Detokenize(a) => commands::text::detokenize(a, s),
+        Command::Template(a) => commands::text::template(a, s),
+        Command::Ledger(a) => commands::ledger::run(a, s),
+        Command::Completions { shell } => {
+            clap_complete::generate(*shell, &mut Cli::command(), "tare", &mut std::io::stdout());
+            Ok(())
+        }
+    }
+}
+
+/// Whether the reader of our output went away, as `head` does: no error of ours.
+fn is_closed_pipe(e: &anyhow::Error) -> bool {
+    e.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
+}

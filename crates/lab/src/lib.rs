@@ -1,1 +1,33 @@
 //! The laboratory: clocks, gates, floors and the loop that finds the next bottleneck.
+//!
+//! It drives the same engine that the server drives, through the same calls. Only here and in the command line are
+//! concrete backends named: the judge of a measurement is an engine too.
+//!
+//! - [`clock`]: view 1, one request on the clock. [`weigh`]: warm-ups, rounds, gate, record.
+//! - [`gate`], [`reference`], [`thresholds`]: whether what was timed is right.
+//! - [`mutation`], [`mutants`]: whether the gate can fail.
+//! - [`floor`]: what a phase must cost. [`next`]: where the largest gap is.
+
+#![forbid(unsafe_code)]
+
+pub mod build_info;
+pub mod clock;
+mod error;
+pub mod floor;
+pub mod gate;
+pub mod host;
+pub mod mutants;
+pub mod mutation;
+pub mod next;
+pub mod reference;
+pub mod rig;
+pub mod thresholds;
+pub mod weigh;
+pub mod work;
+
+pub use build_info::BuildInfo;
+pub use error::LabError;
+pub use reference::ReferenceStore;
+pub use rig::Rig;
+pub use weigh::{Stage, Weighing};
+pub use work::{ClockedRequest, Lengths};

@@ -1,0 +1,16 @@
+//! One file for each command.
+
+pub(crate) mod chat;
+pub(crate) mod clock;
+pub(crate) mod doctor;
+pub(crate) mod inspect;
+pub(crate) mod ledger;
+pub(crate) mod logits;
+pub(crate) mod mutate;
+pub(crate) mod next;
+pub(crate) mod perplexity;
+pub(crate) mod pull;
+pub(crate) mod quantize;
+pub(crate) mod run;
+pub(crate) mod serve;
+pub(crate) mod text;

@@ -1,0 +1,56 @@
+//! `tare serve`: the engine behind the OpenAI API.
+
+use anyhow::{Context, Result};
+use std::net::SocketAddr;
+use tare_server::{ServedModel, ServerConfig};
+
+use crate::args::ServeArgs;
+use crate::settings::Settings;
+use crate::setup::{How, chat_template, open_model, tokenizer};
+
+/// Runs the command until Ctrl-C or SIGTERM, then lets running requests end.
+pub(crate) fn run(args: &ServeArgs, settings: &Settings) -> Result<()> {
+    tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(tracing::Level::INFO).init();
+    let model = open_model(&args.model.model, settings)?;
+    let tokenizer = tokenizer(&model)?;
+    let template = chat_template(&model, &tokenizer)?;
+    let how = How::of(&args.model.how, &model, None)?;
+    let engine = how.engine_for(&model, args.max_sequences, args.max_queue)?;
+    let served = ServedModel {
+        name: args.served_name.clone().unwrap_or_else(|| args.model.model.clone()),
+        tokenizer,
+        template: Some(template),
+        eos: model.config().eos.clone(),
+        context: how.context,
+        vocabulary: model.config().vocab,
+    };
+    let address = SocketAddr::new(args.host, args.port);
+    let config = ServerConfig { address, max_queue: args.max_queue };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(async {
+        let server = tare_server::Server::bind(config, served, engine)
+            .await
+            .with_context(|| format!("cannot listen on {address}"))?;
+        println!("serving {} on http://{}/v1", args.model.model, server.address());
+        server.run(shutdown()).await?;
+        Ok(())
+    })
+}
+
+/// Ends when the process is asked to stop.
+async fn shutdown() {
+    let interrupt = tokio::signal::ctrl_c();
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        if let Ok(mut terminate) = signal(SignalKind::terminate()) {
+            tokio::select! {
+                _ = interrupt => {}
+                _ = terminate.recv() => {}
+            }
+            return;
+        }
+    }
+    // Without a handler for SIGTERM, Ctrl-C alone stops the server in good order.
+    let _either_way = interrupt.await;
+}

@@ -1,0 +1,38 @@
+//! Ctrl-C as a question that loops can ask: the work at hand stops, the program goes on to clean up.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Whether Ctrl-C was pressed since the last [`Interrupt::clear`]. A second press before anybody looked ends the
+/// program at once.
+#[derive(Clone, Debug)]
+pub(crate) struct Interrupt(Arc<AtomicBool>);
+
+impl Interrupt {
+    /// Starts listening. Only the first call of a process takes the signal over.
+    pub(crate) fn listen() -> anyhow::Result<Self> {
+        let pressed = Arc::new(AtomicBool::new(false));
+        let seen = Arc::clone(&pressed);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+        std::thread::Builder::new().name("interrupt".into()).spawn(move || {
+            runtime.block_on(async {
+                while tokio::signal::ctrl_c().await.is_ok() {
+                    if seen.swap(true, Ordering::SeqCst) {
+                        std::process::exit(130);
+                    }
+                }
+            });
+        })?;
+        Ok(Self(pressed))
+    }
+
+    /// Whether it was pressed.
+    pub(crate) fn pressed(&self) -> bool {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    /// Forgets that it was pressed.
+    pub(crate) fn clear(&self) {
+        self.0.store(false, Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,157 @@
+//! From arguments to a model, an engine and a tokenizer.
+
+use anyhow::{Context, Result, anyhow};
+use std::path::Path;
+use tare_core::Fault;
+use tare_cpu::{CpuBackend, CpuConfig, detect_isa};
+use tare_engine::{Engine, EngineConfig};
+use tare_formats::TokenizerSource;
+use tare_model::{Model, PlanSpec};
+use tare_ops::{Class, Isa};
+use tare_probe::Host;
+use tare_text::{BpeVocab, ChatTemplate, Tokenizer};
+
+use crate::args::HowArgs;
+use crate::pull;
+use crate::settings::Settings;
+
+/// Tokens of a sequence when nobody says and the model allows more.
+const DEFAULT_CONTEXT: usize = 4096;
+/// Rows of one prefill chunk.
+pub(crate) const MAX_ROWS: usize = 256;
+
+/// Opens the model that `name` names: a synthetic one, a path, or something that was pulled.
+pub(crate) fn open_model(name: &str, settings: &Settings) -> Result<Model> {
+    if name.starts_with("synthetic:") || Path::new(name).exists() {
+        return Ok(Model::open(name)?);
+    }
+    match pull::local(name, &settings.models())? {
+        Some(path) => Ok(Model::open(&path.to_string_lossy())?),
+        None => Err(Fault::new("model", "a folder, a .gguf file, a pulled name or synthetic:NAME", format!("`{name}`"))
+            .remedy(format!("run `tare pull {name}`, or `tare pull --list` for the names that can be pulled"))
+            .into()),
+    }
+}
+
+/// How an engine is to be run, with every default filled in.
+#[derive(Debug, Clone)]
+pub(crate) struct How {
+    /// Threads, levels, pinning.
+    pub(crate) cpu: CpuConfig,
+    /// The plan.
+    pub(crate) plan: PlanSpec,
+    /// The class.
+    pub(crate) class: Class,
+    /// Tokens of a sequence.
+    pub(crate) context: usize,
+}
+
+impl How {
+    /// Fills in what `args` leave open for `model`. `wanted` is a context that the command itself needs.
+    pub(crate) fn of(args: &HowArgs, model: &Model, wanted: Option<usize>) -> Result<Self> {
+        let class = tare_model::classes::choose(model, args.class.as_deref())?;
+        let limit = model.config().max_positions;
+        let context = args.context.or(wanted).unwrap_or(DEFAULT_CONTEXT.min(limit));
+        if context > limit {
+            return Err(Fault::new("context", format!("at most {limit}, which the model was trained for"), context.to_string()).into());
+        }
+        Ok(Self {
+            cpu: cpu_config(args)?,
+            plan: PlanSpec::find(args.plan.as_deref().unwrap_or(PlanSpec::DEFAULT))?,
+            class,
+            context,
+        })
+    }
+
+    /// An engine for one sequence at a time.
+    pub(crate) fn engine(&self, model: &Model) -> Result<Engine> {
+        self.engine_for(model, 1, 1)
+    }
+
+    /// An engine for several sequences at a time.
+    pub(crate) fn engine_for(&self, model: &Model, max_sequences: usize, max_queue: usize) -> Result<Engine> {
+        let config = EngineConfig {
+            plan: self.plan.clone(),
+            class: self.class,
+            context: self.context,
+            kv_tokens: self.context * max_sequences,
+            max_rows: MAX_ROWS,
+            max_sequences,
+            max_queue,
+        };
+        let backend = CpuBackend::new(self.cpu.clone())?;
+        Ok(Engine::new(model, Box::new(backend), config)?)
+    }
+}
+
+/// Threads and levels of the CPU backend.
+pub(crate) fn cpu_config(args: &HowArgs) -> Result<CpuConfig> {
+    let have = detect_isa();
+    let isa = match &args.isa {
+        None => have,
+        Some(name) => {
+            let all = [Isa::Portable, Isa::Neon, Isa::Avx2, Isa::Avx512, Isa::Avx512Vnni, Isa::Avx512Bf16, Isa::Amx];
+            let level = all.into_iter().find(|l| l.name() == name && have.has(*l));
+            let names: Vec<&str> = have.levels().iter().map(|l| l.name()).collect();
+            have.up_to(level.ok_or_else(|| Fault::new("isa", format!("one of {} (this host)", names.join(", ")), format!("`{name}`")))?)
+        }
+    };
+    let threads = match args.threads {
+        Some(0) => return Err(Fault::new("threads", "at least 1", "0").into()),
+        Some(n) => n,
+        None => Host::read().usable_threads,
+    };
+    Ok(CpuConfig { threads, isa, pin: true })
+}
+
+/// The model's tokenizer.
+pub(crate) fn tokenizer(model: &Model) -> Result<Tokenizer> {
+    match model.tokenizer() {
+        TokenizerSource::Folder(f) => {
+            let path = f.join("tokenizer.json");
+            let bytes = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+            Ok(Tokenizer::from_json(&bytes)?)
+        }
+        TokenizerSource::Gguf(v) => Ok(Tokenizer::from_vocab(&BpeVocab {
+            model: v.model.clone(),
+            pre: v.pre.clone(),
+            tokens: v.tokens.clone(),
+            merges: v.merges.clone(),
+            token_types: v.token_types.clone(),
+            bos: v.bos,
+            eos: v.eos,
+            unk: v.unk,
+            pad: v.pad,
+            add_bos: v.add_bos,
+            add_space_prefix: v.add_space_prefix,
+        })?),
+        TokenizerSource::None => Err(anyhow!("this model has no tokenizer: give token ids with --ids FILE.json")),
+    }
+}
+
+/// The model's chat template.
+pub(crate) fn chat_template(model: &Model, tokenizer: &Tokenizer) -> Result<ChatTemplate> {
+    let source = model
+        .chat_template()
+        .ok_or_else(|| anyhow!("this model has no chat template: use --raw to complete text as it is"))?;
+    let text = |id: Option<u32>| id.and_then(|i| tokenizer.decode(&[i], false).ok());
+    let config = model.config();
+    let bos = text(config.bos);
+    let eos = text(config.eos.first().copied());
+    Ok(ChatTemplate::new(source, bos.as_deref(), eos.as_deref())?)
+}
+
+/// Token ids from a JSON file: an array of numbers.
+pub(crate) fn read_ids(path: &Path) -> Result<Vec<u32>> {
+    let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    serde_json::from_slice(&bytes)
+        .map_err(|e| Fault::new(path.display().to_string(), "a JSON array of token ids", e.to_string()).into())
+}
+
+/// The text of an argument; `-` is standard input.
+pub(crate) fn text_argument(text: &str) -> Result<String> {
+    if text == "-" {
+        return std::io::read_to_string(std::io::stdin()).context("cannot read standard input");
+    }
+    Ok(text.to_string())
+}

@@ -1,0 +1,128 @@
+//! What `clock`, `next` and `mutate` share: the request, the ceilings, the weighing itself with its progress.
+
+use anyhow::{Context, Result};
+use indicatif::{ProgressBar, ProgressStyle};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tare_evidence::{Ledger, Record, Utc};
+use tare_lab::{BuildInfo, ClockedRequest, Lengths, ReferenceStore, Rig, Stage, Weighing};
+use tare_model::Model;
+use tare_probe::ceilings::{Ceilings, Effort, Stored};
+use tare_probe::Host;
+
+use crate::args::{HowArgs, PrefillLogits, WorkArgs};
+use crate::built::build_info;
+use crate::interrupt::Interrupt;
+use crate::settings::Settings;
+use crate::setup::{How, MAX_ROWS, read_ids};
+
+/// Untimed rounds before the first timed one.
+const WARMUPS: usize = 1;
+
+/// The request that the flags describe.
+pub(crate) fn request(args: &WorkArgs, model: &Model) -> Result<ClockedRequest> {
+    let lengths = Lengths { depth: args.depth, prompt_tokens: args.prompt_tokens, output_tokens: args.max_tokens };
+    let mut request = ClockedRequest::drawn(lengths, model.config().vocab, args.seed)?;
+    if let Some(path) = &args.ids {
+        request.prompt = read_ids(path)?;
+    }
+    request.all_prompt_logits = args.prefill_logits == PrefillLogits::All;
+    Ok(request)
+}
+
+/// The rig for `request`: its context is exactly what the request needs.
+pub(crate) fn rig<'m>(model: &'m Model, how: &HowArgs, request: &ClockedRequest) -> Result<Rig<'m>> {
+    let how = How::of(how, model, Some(request.total_tokens()))?;
+    Ok(Rig { model, cpu: how.cpu, plan: how.plan, class: how.class, context: how.context, max_rows: MAX_ROWS })
+}
+
+/// This host's ceilings: kept from earlier in this boot, or measured now.
+pub(crate) fn ceilings(settings: &Settings, host: &Host) -> Stored {
+    let spinner = spinner("measuring the ceilings of this host, once per boot (about 5 s)");
+    let stored = Ceilings::kept_at(&settings.ceilings(), host, &Effort::FULL);
+    spinner.finish_and_clear();
+    stored
+}
+
+/// A line that moves while something without a known length goes on.
+pub(crate) fn spinner(message: impl Into<String>) -> ProgressBar {
+    let bar = ProgressBar::new_spinner().with_message(message.into());
+    bar.enable_steady_tick(Duration::from_millis(120));
+    bar
+}
+
+/// What a weighing is called in the ledger.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Named<'a> {
+    /// Folder of the study.
+    pub(crate) study: &'a str,
+    /// The question that it asks.
+    pub(crate) question: &'a str,
+}
+
+/// A record and where it was written.
+#[derive(Debug)]
+pub(crate) struct Weighed {
+    pub(crate) record: Record,
+    pub(crate) path: PathBuf,
+}
+
+/// Weighs `request` on `rig` and appends the record to the ledger in `folder`.
+pub(crate) fn weigh(
+    rig: &Rig<'_>,
+    request: &ClockedRequest,
+    rounds: usize,
+    named: Named<'_>,
+    (settings, folder): (&Settings, Option<&Path>),
+) -> Result<Weighed> {
+    let host = Host::read();
+    let stored = ceilings(settings, &host);
+    let build: BuildInfo = build_info()?;
+    let store = ReferenceStore::new(Some(settings.references()));
+    let interrupt = Interrupt::listen()?;
+    let bar = ProgressBar::new((WARMUPS + rounds + 2) as u64)
+        .with_style(ProgressStyle::with_template("{spinner} {msg:40} {bar:30} {elapsed} of about {duration}")?);
+    bar.enable_steady_tick(Duration::from_millis(120));
+    let title = format!(
+        "{}, {} in, {} out, depth {}, class {}, plan {}",
+        rig.model.describe()?.spec,
+        request.prompt.len(),
+        request.output_tokens,
+        request.prefix.len(),
+        rig.class.name,
+        rig.plan.name
+    );
+    let weighing = Weighing {
+        rig,
+        request,
+        rounds,
+        warmups: WARMUPS,
+        study: named.study,
+        title: &title,
+        question: named.question,
+        host: &host,
+        ceilings: &stored.ceilings,
+        build: &build,
+        store: &store,
+    };
+    let record = weighing.run(now()?, &mut |stage| {
+        bar.set_message(match stage {
+            Stage::Loading => "packing weights".to_string(),
+            Stage::WarmUp(n) => format!("warm-up {}", n + 1),
+            Stage::Round(n) => format!("round {} of {rounds}", n + 1),
+            Stage::Judging => "judging against the F32 reference".to_string(),
+        });
+        bar.inc(1);
+        !interrupt.pressed()
+    })?;
+    bar.finish_and_clear();
+    let scratch = settings.scratch_ledger();
+    let folder = folder.unwrap_or(&scratch);
+    let path = Ledger::at(folder).append(&record).with_context(|| format!("cannot keep the record in {}", folder.display()))?;
+    Ok(Weighed { record, path })
+}
+
+fn now() -> Result<Utc> {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).context("the clock of this host is before 1970")?;
+    Ok(Utc::from_unix_seconds(i64::try_from(since.as_secs())?)?)
+}

@@ -1,0 +1,271 @@
+//! The gate: are the tokens that were timed the right ones?
+//!
+//! It looks at what the timed path gave out, warm-ups included: ids, logits and, from one run of the same executable,
+//! every cached key and value. Stage 1 holds them against one pass over the whole sequence in the same class, made by
+//! an engine of its own from weights of its own. Stage 2 holds the same tokens against class f32.
+
+use half::bf16;
+use tare_core::DType;
+use tare_engine::{Engine, Event, Request, Retained};
+use tare_evidence::gate::{Check, GateReport, Miss};
+use tare_ops::{Class, class::CLASSES};
+
+use crate::LabError;
+use crate::reference::{ReferenceStore, Score, Scoring};
+use crate::rig::Rig;
+use crate::thresholds::Thresholds;
+use crate::work::ClockedRequest;
+
+/// Misses that are written out for one check; all of them count.
+const MISSES_SHOWN: usize = 8;
+
+/// What a run of the timed path emitted.
+#[derive(Clone, Copy, Debug)]
+pub struct Run<'a> {
+    /// For people: `warm-up 0`, `round 3`.
+    pub label: &'a str,
+    /// Tokens in order.
+    pub ids: &'a [u32],
+    /// Their logits.
+    pub logits: &'a [f32],
+}
+
+/// Judges runs of one request.
+#[derive(Debug)]
+pub struct Gate<'a> {
+    /// The set-up that is timed.
+    pub rig: &'a Rig<'a>,
+    /// The request.
+    pub request: &'a ClockedRequest,
+    /// Limits.
+    pub thresholds: &'a Thresholds,
+    /// Where reference scores are kept.
+    pub store: &'a ReferenceStore,
+}
+
+impl Gate<'_> {
+    /// Judges `runs` and the cached keys and values of one more, untimed run of `engine`.
+    ///
+    /// # Errors
+    /// When a judge cannot be made or an engine fails. Wrong answers are no errors: they are misses in the report.
+    pub fn judge(&self, engine: &mut Engine, runs: &[Run<'_>]) -> Result<GateReport, LabError> {
+        let mut report =
+            GateReport { thresholds_version: self.thresholds.version.clone(), checks: vec![], misses: vec![] };
+        let Some(first) = runs.first() else {
+            return Err(LabError::Judge("there is no run to judge".to_string()));
+        };
+        report.add("rounds-agree", 0.0, &differing_ids(first, runs));
+        let same_class = self.scores(self.rig.class, first.ids)?;
+        let limits = self.thresholds.emulation;
+        report.add("emulation-logit", limits.logit, &logit_errors(first.ids, &same_class, runs));
+        report.add("emulation-rank", limits.rank_gap, &rank_gaps(&same_class));
+        if self.rig.class.name != CLASSES[0].name {
+            let exact = self.scores(CLASSES[0], first.ids)?;
+            let limits = self.thresholds.accuracy(self.rig.class.name)?;
+            report.add("accuracy-logit", limits.logit, &logit_errors(first.ids, &exact, runs));
+            report.add("accuracy-rank", limits.rank_gap, &rank_gaps(&exact));
+        }
+        if let Some(errors) = self.kv_errors(engine, first.ids)? {
+            report.add("kv", limits.kv, &errors);
+        }
+        Ok(report)
+    }
+
+    fn scores(&self, class: Class, emitted: &[u32]) -> Result<Vec<Score>, LabError> {
+        let input = self.request.input();
+        let digest = self.rig.model.values_digest()?;
+        let what = Scoring { weights_values_sha256: &digest, class: class.name, input: &input, emitted };
+        Ok(self.store.scores(what, || self.rig.judge(class))?.0)
+    }
+
+    /// Largest difference of the cached keys and values of each token, layer by layer in one number; none when the plan
+    /// keeps no cache.
+    fn kv_errors(&self, engine: &mut Engine, emitted: &[u32]) -> Result<Option<Vec<Finding>>, LabError> {
+        let Some(kept) = run_and_retain(engine, self.request.input(), emitted.len())? else {
+            return Ok(None);
+        };
+        let found = engine.export_retained(kept)?;
+        engine.release_retained(kept);
+        let all: Vec<u32> = self.request.input().into_iter().chain(emitted[..emitted.len() - 1].iter().copied()).collect();
+        let mut judge = self.rig.judge(self.rig.class)?;
+        let Some(kept) = run_and_retain(&mut judge, all.clone(), 0)? else {
+            return Err(LabError::Judge("the judge kept no cache".to_string()));
+        };
+        let expected = judge.export_retained(kept)?;
+        if found.len() != expected.len() {
+            let what = format!("{} bytes of KV where the judge has {}", found.len(), expected.len());
+            return Ok(Some(vec![Finding { at: "cache".into(), error: f64::INFINITY, expected: String::new(), found: what }]));
+        }
+        let rows = all.len();
+        Ok(Some(kv_differences(&expected, &found, self.rig.class.kv, rows)))
+    }
+}
+
+fn run_and_retain(engine: &mut Engine, prompt: Vec<u32>, tokens: usize) -> Result<Option<Retained>, LabError> {
+    let mut request = Request::greedy(prompt, tokens);
+    request.retain = true;
+    engine.submit(request)?;
+    let mut kept = None;
+    while engine.has_work() {
+        for event in engine.step()?.events {
+            if let Event::Finished { retained, .. } = event {
+                kept = retained;
+            }
+        }
+    }
+    Ok(kept)
+}
+
+/// One value that was compared.
+#[derive(Clone, Debug)]
+struct Finding {
+    at: String,
+    error: f64,
+    expected: String,
+    found: String,
+}
+
+trait Add {
+    fn add(&mut self, name: &str, limit: f64, findings: &[Finding]);
+}
+
+impl Add for GateReport {
+    /// Adds a check: the largest finite error and a miss for each error over the limit or that is not a number.
+    fn add(&mut self, name: &str, limit: f64, findings: &[Finding]) {
+        let finite = findings.iter().map(|f| f.error).filter(|e| e.is_finite()).fold(0.0, f64::max);
+        self.checks.push(Check { name: name.into(), compared: findings.len() as u64, max_error: finite, limit });
+        let over: Vec<&Finding> = findings.iter().filter(|f| !(f.error <= limit)).collect();
+        for f in over.iter().take(MISSES_SHOWN) {
+            self.misses.push(Miss {
+                check: name.into(),
+                at: f.at.clone(),
+                expected: f.expected.clone(),
+                found: f.found.clone(),
+            });
+        }
+        if over.len() > MISSES_SHOWN {
+            self.misses.push(Miss {
+                check: name.into(),
+                at: "further places".into(),
+                expected: format!("errors of at most {limit}"),
+                found: format!("{} more", over.len() - MISSES_SHOWN),
+            });
+        }
+    }
+}
+
+fn differing_ids(first: &Run<'_>, runs: &[Run<'_>]) -> Vec<Finding> {
+    let each = |run: &Run<'_>| {
+        (0..first.ids.len().max(run.ids.len()))
+            .map(|i| {
+                let (a, b) = (first.ids.get(i), run.ids.get(i));
+                Finding {
+                    at: format!("{} token {i}", run.label),
+                    error: f64::from(u8::from(a != b)),
+                    expected: format!("{a:?} as in {}", first.label),
+                    found: format!("{b:?}"),
+                }
+            })
+            .collect::<Vec<_>>()
+    };
+    runs.iter().flat_map(each).collect()
+}
+
+/// Differences of logits, over all runs that emitted the tokens which were scored.
+fn logit_errors(ids: &[u32], scores: &[Score], runs: &[Run<'_>]) -> Vec<Finding> {
+    let mut out = Vec::new();
+    for run in runs.iter().filter(|r| r.ids == ids) {
+        for (i, (score, &logit)) in scores.iter().zip(run.logits).enumerate() {
+            out.push(Finding {
+                at: format!("{} token {i} (id {})", run.label, score.token),
+                error: (f64::from(score.logit) - f64::from(logit)).abs(),
+                expected: format!("logit {}", score.logit),
+                found: format!("logit {logit}"),
+            });
+        }
+    }
+    out
+}
+
+fn rank_gaps(scores: &[Score]) -> Vec<Finding> {
+    let gap = |s: &Score| if s.best == s.token { 0.0 } else { f64::from(s.best_logit) - f64::from(s.logit) };
+    scores
+        .iter()
+        .enumerate()
+        .map(|(i, s)| Finding {
+            at: format!("token {i}"),
+            // A tie that went to the higher id has gap 0 and is still another token than the reference's.
+            error: if s.best != s.token { gap(s).max(f64::MIN_POSITIVE) } else { 0.0 },
+            expected: format!("id {} with logit {}", s.best, s.best_logit),
+            found: format!("id {} with logit {}", s.token, s.logit),
+        })
+        .collect()
+}
+
+/// Largest difference of each of `parts` equal runs of KV bytes.
+fn kv_differences(expected: &[u8], found: &[u8], dtype: DType, parts: usize) -> Vec<Finding> {
+    let width = dtype.bytes();
+    let value = |b: &[u8]| match dtype {
+        DType::BF16 => f64::from(bf16::from_le_bytes([b[0], b[1]]).to_f32()),
+        _ => f64::from(f32::from_le_bytes([b[0], b[1], b[2], b[3]])),
+    };
+    let part = (expected.len() / width).div_ceil(parts.max(1)).max(1) * width;
+    expected
+        .chunks(part)
+        .zip(found.chunks(part))
+        .enumerate()
+        .map(|(i, (e, f))| {
+            let errors = e.chunks_exact(width).zip(f.chunks_exact(width)).map(|(a, b)| (value(a) - value(b)).abs());
+            let error = errors.fold(0.0, |m: f64, x| if x.is_nan() || m.is_nan() { f64::NAN } else { m.max(x) });
+            Finding {
+                at: format!("part {i} of the cache"),
+                error,
+                expected: "the judge's keys and values".into(),
+                found: format!("values up to {error} away"),
+            }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn finding(error: f64) -> Finding {
+        Finding { at: "x".into(), error, expected: "e".into(), found: "f".into() }
+    }
+
+    #[test]
+    fn a_value_that_is_no_number_is_a_miss() {
+        let mut r = GateReport { thresholds_version: "t".into(), checks: vec![], misses: vec![] };
+        r.add("a", 1.0, &[finding(0.5), finding(f64::NAN)]);
+        assert_eq!((r.checks[0].max_error, r.misses.len()), (0.5, 1));
+        r.add("b", 0.0, &vec![finding(1.0); 20]);
+        assert_eq!(r.misses.len(), 1 + MISSES_SHOWN + 1);
+        assert!(r.misses.last().unwrap().found.contains("12 more"));
+    }
+
+    #[test]
+    fn a_tie_that_went_to_the_higher_id_is_seen() {
+        let s = Score { token: 5, logit: 1.0, best: 3, best_logit: 1.0, second_logit: 1.0, log_sum: 1.7 };
+        assert!(rank_gaps(&[s])[0].error > 0.0);
+        assert_eq!(rank_gaps(&[Score { token: 3, ..s }])[0].error, 0.0);
+    }
+
+    #[test]
+    fn kv_is_compared_as_numbers() {
+        let bytes = |v: &[f32]| v.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
+        let d = kv_differences(&bytes(&[1.0, 2.0, 3.0, 4.0]), &bytes(&[1.0, 2.5, 3.0, f32::NAN]), DType::F32, 2);
+        assert_eq!(d[0].error, 0.5);
+        assert!(d[1].error.is_nan());
+    }
+
+    #[test]
+    fn a_run_of_other_ids_is_named() {
+        let a = Run { label: "round 0", ids: &[1, 2], logits: &[0.0, 0.0] };
+        let b = Run { label: "round 1", ids: &[1], logits: &[0.0] };
+        let f = differing_ids(&a, &[a, b]);
+        assert_eq!(f.iter().filter(|x| x.error > 0.0).count(), 1);
+        assert!(f[3].at.contains("round 1 token 1"));
+    }
+}

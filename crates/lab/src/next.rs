@@ -1,0 +1,91 @@
+//! What to attack next: both phases of a weighed request against their floors.
+//!
+//! This is the first form of the loop: it knows the two phases of a request and which resource bounds each. The gap of
+//! a phase is the time that would go if it ran at its floor; the larger gap is where an hour of work pays most.
+
+use serde::Serialize;
+use tare_core::Reading;
+use tare_evidence::derive::Phase;
+use tare_evidence::floor::Resource;
+use tare_evidence::Record;
+
+/// One phase against its floor.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PhaseGap {
+    /// `prefill` or `decode`.
+    pub phase: &'static str,
+    /// Median time of the phase in a round.
+    pub measured_ns: f64,
+    /// The least time that the measured ceilings allow.
+    pub floor_ns: f64,
+    /// `100 * floor / measured`.
+    pub percent_of_floor: f64,
+    /// Which ceiling makes the floor.
+    pub bound: Resource,
+    /// Time above the floor: what could go.
+    pub removable_ns: f64,
+    /// Median tokens a second.
+    pub rate_tokens_per_s: f64,
+}
+
+/// What the record says about where to go.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Findings {
+    /// The record that every number here follows from.
+    pub record: String,
+    /// Largest removable time first.
+    pub phases: Vec<PhaseGap>,
+    /// Phases without a floor, and why.
+    pub unknown: Vec<String>,
+    /// A sentence for a person.
+    pub advice: String,
+}
+
+/// Ranks the phases of a record whose gate passed; none when it failed.
+pub fn findings(record: &Record) -> Option<Findings> {
+    let derived = record.derived()?;
+    let mut phases = Vec::new();
+    let mut unknown = Vec::new();
+    let mut take = |name, phase: &Phase| match gap(name, phase) {
+        Ok(g) => phases.push(g),
+        Err(why) => unknown.push(format!("{name}: {why}")),
+    };
+    take("prefill", &derived.prefill);
+    match &derived.decode {
+        Reading::Available(p) => take("decode", p),
+        Reading::Unavailable { why } => unknown.push(format!("decode: {why}")),
+    }
+    phases.sort_by(|a, b| b.removable_ns.total_cmp(&a.removable_ns));
+    let advice = phases.first().map_or_else(|| "no phase has a floor on this host".to_string(), advise);
+    Some(Findings { record: record.id.clone(), phases, unknown, advice })
+}
+
+fn gap(name: &'static str, phase: &Phase) -> Result<PhaseGap, String> {
+    let floor = match &phase.floor {
+        Reading::Available(f) => f,
+        Reading::Unavailable { why } => return Err(why.clone()),
+    };
+    Ok(PhaseGap {
+        phase: name,
+        measured_ns: phase.ns.median,
+        floor_ns: floor.ns,
+        percent_of_floor: 100.0 * floor.ns / phase.ns.median,
+        bound: floor.bound,
+        removable_ns: (phase.ns.median - floor.ns).max(0.0),
+        rate_tokens_per_s: phase.rate_tokens_per_s.median,
+    })
+}
+
+fn advise(g: &PhaseGap) -> String {
+    let (bound, meaning) = match g.bound {
+        Resource::Bytes => ("bytes", "reading packed weights and KV from memory"),
+        Resource::Flops => ("operations", "multiplying and adding in F32"),
+    };
+    format!(
+        "attack {}: {:.0} ms of {:.0} ms lie above its floor, which {meaning} sets ({bound}); it runs at {:.0} % of it",
+        g.phase,
+        g.removable_ns / 1e6,
+        g.measured_ns / 1e6,
+        g.percent_of_floor
+    )
+}

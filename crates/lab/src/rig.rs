@@ -1,0 +1,75 @@
+//! How an engine is set up for a measurement, and how its twin that judges it is.
+
+use tare_cpu::{CpuBackend, CpuConfig};
+use tare_engine::{Engine, EngineConfig};
+use tare_model::{Model, PlanSpec};
+use tare_ops::{Backend, Class};
+
+use crate::LabError;
+
+/// Rows that the judge computes in one forward.
+const JUDGE_ROWS: usize = 256;
+
+/// A model, a host and a plan: enough to build the engine under test, and engines like it.
+#[derive(Clone, Debug)]
+pub struct Rig<'m> {
+    /// The model.
+    pub model: &'m Model,
+    /// Threads, instruction sets, pinning.
+    pub cpu: CpuConfig,
+    /// The plan under test.
+    pub plan: PlanSpec,
+    /// The class under test.
+    pub class: Class,
+    /// Tokens that the sequence may have.
+    pub context: usize,
+    /// The longest prefill chunk, in rows.
+    pub max_rows: usize,
+}
+
+impl Rig<'_> {
+    /// The engine under test.
+    ///
+    /// # Errors
+    /// When the backend, the plan or the limits refuse.
+    pub fn engine(&self) -> Result<Engine, LabError> {
+        self.engine_on(self.backend()?)
+    }
+
+    /// The engine under test on a backend that may be wrapped.
+    ///
+    /// # Errors
+    /// As [`Rig::engine`].
+    pub fn engine_on(&self, backend: Box<dyn Backend>) -> Result<Engine, LabError> {
+        Ok(Engine::new(self.model, backend, self.config(self.plan.clone(), self.class, self.max_rows))?)
+    }
+
+    /// A backend as the engine under test has it.
+    ///
+    /// # Errors
+    /// When the host cannot give it.
+    pub fn backend(&self) -> Result<Box<dyn Backend>, LabError> {
+        Ok(Box::new(CpuBackend::new(self.cpu.clone())?))
+    }
+
+    /// An engine that scores whole sequences in one pass, in `class`.
+    ///
+    /// # Errors
+    /// As [`Rig::engine`].
+    pub fn judge(&self, class: Class) -> Result<Engine, LabError> {
+        let plan = PlanSpec::find("paged")?;
+        Ok(Engine::new(self.model, self.backend()?, self.config(plan, class, JUDGE_ROWS))?)
+    }
+
+    fn config(&self, plan: PlanSpec, class: Class, max_rows: usize) -> EngineConfig {
+        EngineConfig {
+            plan,
+            class,
+            context: self.context,
+            kv_tokens: self.context,
+            max_rows,
+            max_sequences: 1,
+            max_queue: 1,
+        }
+    }
+}

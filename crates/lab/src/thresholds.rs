@@ -1,0 +1,74 @@
+//! The limits of the gate, read from `gates.toml` at the root of the repository.
+
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use tare_core::Fault;
+
+/// All limits, of one version.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Thresholds {
+    /// Raised with every change; records name it.
+    pub version: String,
+    /// The timed path against its own class.
+    pub emulation: Emulation,
+    /// A class against f32, by the name of the class.
+    pub accuracy: BTreeMap<String, Accuracy>,
+}
+
+/// Limits of the timed path against one pass in the same class.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Emulation {
+    /// Largest difference of an emitted token's logit.
+    pub logit: f64,
+    /// How far an emitted token may lie under the best logit.
+    pub rank_gap: f64,
+    /// Largest difference of a cached key or value.
+    pub kv: f64,
+}
+
+/// Limits of a class against f32.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Accuracy {
+    /// Largest difference of an emitted token's logit.
+    pub logit: f64,
+    /// How far an emitted token may lie under the best logit.
+    pub rank_gap: f64,
+}
+
+impl Thresholds {
+    /// The limits that this binary was built with.
+    ///
+    /// # Errors
+    /// When the file does not parse.
+    pub fn built_in() -> Result<Self, Fault> {
+        toml::from_str(include_str!("../../../gates.toml"))
+            .map_err(|e| Fault::new("gates.toml", "limits of the gate", e.message()))
+    }
+
+    /// The limits of a class against f32.
+    ///
+    /// # Errors
+    /// When the file has none for it: a class without limits cannot be gated.
+    pub fn accuracy(&self, class: &str) -> Result<Accuracy, Fault> {
+        self.accuracy.get(class).copied().ok_or_else(|| {
+            Fault::new(format!("gates.toml: accuracy.{class}"), "limits", "none").remedy("calibrate the class and add it")
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_class_has_limits() {
+        let t = Thresholds::built_in().unwrap();
+        for c in tare_ops::class::CLASSES {
+            assert!(t.accuracy(c.name).is_ok(), "{}", c.name);
+        }
+        assert!(t.accuracy("fp8").is_err());
+    }
+}
