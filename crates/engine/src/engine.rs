@@ -1,17 +1,56 @@
 //! The engine: requests in, events out, one forward a step.
 
-use tare_model::{Model, Resolved};
-use tare_ops::{Backend, BackendInfo};
+mod kept;
+mod step;
 
+use std::collections::BTreeMap;
+use tare_model::{Model, Resolved};
+use tare_ops::{Backend, BackendInfo, KvShape};
+
+use crate::cache::{self, Storage, StorageShape};
 use crate::config::EngineConfig;
 use crate::counters::Counters;
 use crate::error::{EngineError, Refused};
-use crate::request::{Request, RequestId, Retained, StepReport};
+use crate::program::{self, Program};
+use crate::request::{Event, FinishReason, PromptLogits, Request, RequestId, Retained};
+use crate::runner::Runner;
+use crate::scheduler::{Arrival, Scheduler, Space, StepLimits};
+use crate::sequence::Sequence;
 
 /// Runs many requests on one backend.
+///
+/// It owns the backend, the weights packed on it and all KV. It never waits: [`Engine::step`] runs one forward and
+/// returns, and whoever owns the engine steps it while [`Engine::has_work`].
 pub struct Engine {
     backend: Box<dyn Backend>,
+    storage: Box<dyn Storage>,
+    runner: Runner,
+    scheduler: Scheduler,
+    sequences: BTreeMap<RequestId, Sequence>,
+    /// Tokens whose KV is kept.
+    kept: BTreeMap<RequestId, Vec<u32>>,
+    /// Events that the next step reports first.
+    pending: Vec<Event>,
+    /// Sequences whose storage the next step frees first.
+    doomed: Vec<RequestId>,
     resolved: Vec<Resolved>,
+    kv: KvShape,
+    vocabulary: usize,
+    context: usize,
+    max_queue: usize,
+    space: Space,
+    counters: Counters,
+    next_id: u64,
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine")
+            .field("backend", &self.backend.describe())
+            .field("scheduler", &self.scheduler)
+            .field("counters", &self.counters())
+            .finish_non_exhaustive()
+    }
 }
 
 impl Engine {
@@ -19,44 +58,128 @@ impl Engine {
     ///
     /// # Errors
     /// When a limit cannot be kept, the plan does not suit the model or the backend, or memory runs out.
-    pub fn new(_model: &Model, backend: Box<dyn Backend>, config: EngineConfig) -> Result<Self, EngineError> {
+    pub fn new(model: &Model, mut backend: Box<dyn Backend>, config: EngineConfig) -> Result<Self, EngineError> {
         config.check()?;
-        Ok(Self { backend, resolved: Vec::new() })
+        let program = Program::new(model, &mut *backend, &config)?;
+        Self::with_program(program, backend, &config)
+    }
+
+    fn with_program(
+        program: Program,
+        mut backend: Box<dyn Backend>,
+        config: &EngineConfig,
+    ) -> Result<Self, EngineError> {
+        let (kind, (page_tokens, pages)) = (config.plan.cache, program::pages(config));
+        let storage = cache::storage(&mut *backend, StorageShape { kind, page_tokens, pages, token: program.kv })?;
+        let space = Space { kind, page_tokens, pages };
+        let selected = program.executables.iter().map(|(b, _)| b.selected).max().unwrap_or(0);
+        let limits = StepLimits { rows: config.max_rows, selected, sequences: config.max_sequences };
+        Ok(Self {
+            backend,
+            storage,
+            runner: Runner::new(program.executables),
+            scheduler: Scheduler::new(limits, space),
+            sequences: BTreeMap::new(),
+            kept: BTreeMap::new(),
+            pending: Vec::new(),
+            doomed: Vec::new(),
+            resolved: program.resolved,
+            kv: program.kv,
+            vocabulary: program.vocabulary,
+            context: config.context,
+            max_queue: config.max_queue,
+            space,
+            counters: Counters::default(),
+            next_id: 0,
+        })
     }
 
     /// Takes a request. It waits until [`Engine::step`] admits it.
     ///
     /// # Errors
     /// When it could never run or too many wait: see [`Refused`]. Nothing has changed then.
-    pub fn submit(&mut self, _request: Request) -> Result<RequestId, Refused> {
-        Err(Refused::PromptEmpty)
+    pub fn submit(&mut self, request: Request) -> Result<RequestId, Refused> {
+        self.check(&request)?;
+        let id = RequestId(self.next_id);
+        let prompt = request.prompt.len();
+        let resume = request.resume.map(|r| (r.request, self.reusable(r, &request)));
+        let arrival = Arrival {
+            id,
+            prompt,
+            limit: prompt.saturating_add(request.max_tokens).min(self.context),
+            reads_all: request.prompt_logits == PromptLogits::All,
+            resume: resume.filter(|(_, tokens)| *tokens > 0),
+        };
+        self.scheduler.submit(arrival).map_err(|unfit| Refused::NeverFits {
+            needed_tokens: unfit.needed * self.space.page_tokens,
+            capacity_tokens: self.space.pages * self.space.page_tokens,
+        })?;
+        self.next_id += 1;
+        // A handle is spent by resuming it, even where its tokens are of no use.
+        if let Some((kept, 0)) = resume {
+            self.release_retained(Retained { request: kept });
+        }
+        self.sequences.insert(id, Sequence::new(id, request, self.vocabulary));
+        Ok(id)
     }
 
-    /// Ends a request: its KV is free at once and the next step reports it as cancelled. An id that is unknown or
-    /// finished is ignored, since a cancel may cross the last event on its way.
-    pub fn cancel(&mut self, _request: RequestId) {}
-
-    /// One forward: admits, runs at most `max_rows` rows, draws tokens.
-    ///
-    /// # Errors
-    /// When the backend fails; every sequence then stands where it stood.
-    pub fn step(&mut self) -> Result<StepReport, EngineError> {
-        Ok(StepReport::default())
+    /// Tokens of a kept sequence that a prompt starts with. At least one token is computed, to have its logits.
+    fn reusable(&self, kept: Retained, request: &Request) -> usize {
+        if request.prompt_logits == PromptLogits::All {
+            return 0;
+        }
+        let kept = self.kept.get(&kept.request).map_or(&[][..], |tokens| tokens);
+        let common = kept.iter().zip(&request.prompt).take_while(|(a, b)| a == b).count();
+        common.min(request.prompt.len() - 1)
     }
 
-    /// Whether a step has anything to do or to report.
+    fn check(&self, r: &Request) -> Result<(), Refused> {
+        if r.prompt.is_empty() {
+            return Err(Refused::PromptEmpty);
+        }
+        let (prompt_tokens, output_tokens) = (r.prompt.len(), r.max_tokens.min(1));
+        if prompt_tokens + output_tokens > self.context {
+            return Err(Refused::ContextExceeded { prompt_tokens, output_tokens, context_tokens: self.context });
+        }
+        self.check_vocabulary("prompt", r.prompt.iter())?;
+        self.check_vocabulary("stop_tokens", r.stop_tokens.iter())?;
+        self.check_vocabulary("logit_bias", r.sampling.logit_bias.iter().map(|(token, _)| token))?;
+        let waiting = self.scheduler.waiting();
+        if waiting >= self.max_queue { Err(Refused::QueueFull { waiting }) } else { Ok(()) }
+    }
+
+    fn check_vocabulary<'a>(&self, list: &str, mut tokens: impl Iterator<Item = &'a u32>) -> Result<(), Refused> {
+        let mut at = 0;
+        let outside = tokens.find(|t| {
+            at += 1;
+            **t as usize >= self.vocabulary
+        });
+        outside.map_or(Ok(()), |token| {
+            let place = format!("{list}[{}]", at - 1);
+            Err(Refused::OutOfVocabulary { place, token: *token, vocabulary: self.vocabulary })
+        })
+    }
+
+    /// Ends a request. The next step frees its KV before anything else and reports it as cancelled. An id that is
+    /// unknown or finished is ignored, since a cancel may cross the last event on its way.
+    pub fn cancel(&mut self, request: RequestId) {
+        if self.scheduler.cancel(request)
+            && let Some(sequence) = self.sequences.remove(&request)
+        {
+            let (reason, usage) = (FinishReason::Cancelled, sequence.usage());
+            self.pending.push(Event::Finished { request, reason, usage, retained: None });
+            self.doomed.push(request);
+        }
+    }
+
+    /// Whether a step has anything to do, to free or to report.
     pub fn has_work(&self) -> bool {
-        false
+        self.scheduler.waiting() + self.scheduler.running() + self.pending.len() + self.doomed.len() > 0
     }
 
-    /// What was done so far.
+    /// What was done so far, and how full the pool is now.
     pub fn counters(&self) -> Counters {
-        Counters::default()
-    }
-
-    /// What the engine runs on.
-    pub fn info(&self) -> BackendInfo {
-        self.backend.describe()
+        Counters { copies: self.storage.copies(), pool: self.storage.pool(), ..self.counters }
     }
 
     /// The plans it runs, from the smallest bucket to the largest.
@@ -64,6 +187,13 @@ impl Engine {
         &self.resolved
     }
 
-    /// Frees a kept sequence; one that is gone already is ignored.
-    pub fn release_retained(&mut self, _retained: Retained) {}
+    /// What it runs on.
+    pub fn info(&self) -> BackendInfo {
+        self.backend.describe()
+    }
+
+    /// Tokens that a sequence may have, prompt and output together.
+    pub fn context(&self) -> usize {
+        self.context
+    }
 }

@@ -69,6 +69,14 @@ pub enum EngineError {
     /// KV storage refused.
     #[error(transparent)]
     Cache(#[from] CacheError),
+    /// A step is wider than every executable: the scheduler and the buckets disagree.
+    #[error("no executable takes {rows} rows of which {selected} are selected: this is a defect of tare")]
+    NoBucket {
+        /// Rows of the step.
+        rows: usize,
+        /// Rows that go through the head.
+        selected: usize,
+    },
     /// A batch got fewer answers than it asked for.
     #[error("the backend answered {found} rows where {expected} were selected")]
     Answers {
@@ -117,6 +125,16 @@ pub enum CacheError {
         wanted: usize,
         /// Tokens cached.
         cached: usize,
+    },
+    /// There is no room to import a sequence.
+    #[error(
+        "no room to import {tokens} tokens of KV beside what runs and is kept ({free} are free), or the plan keeps none"
+    )]
+    NoRoom {
+        /// Tokens to import.
+        tokens: usize,
+        /// Tokens free.
+        free: usize,
     },
     /// Imported bytes are not of that many tokens.
     #[error("imported KV: expected {expected} bytes, found {found}")]

@@ -6,12 +6,19 @@
 
 #![forbid(unsafe_code)]
 
+mod cache;
 mod config;
 mod counters;
 mod engine;
 mod error;
+pub mod pages;
+mod program;
 mod request;
+mod runner;
+pub mod scheduler;
+mod sequence;
 
+pub use cache::ExportedKv;
 pub use config::EngineConfig;
 pub use counters::{CopyBytes, Counters, PoolUse};
 pub use engine::Engine;

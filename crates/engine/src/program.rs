@@ -1,0 +1,76 @@
+//! A model made ready on a backend: packed weights and an executable for each bucket.
+
+use tare_model::planner::Target;
+use tare_model::{CacheKind, Model, ModelError, PackedModel, Resolved, resolve};
+use tare_ops::{Backend, Bucket, Executable, KvShape};
+
+use crate::config::EngineConfig;
+
+/// The most rows that go through the head in a step, unless more sequences than this may run at once. It bounds the
+/// logits buffer; prompts whose every position is read are cut into chunks of this size.
+const SELECTED: usize = 64;
+
+/// What the runner runs.
+pub(crate) struct Program {
+    /// From the smallest bucket to the largest.
+    pub(crate) executables: Vec<(Bucket, Executable)>,
+    /// The plans behind them, in the same order.
+    pub(crate) resolved: Vec<Resolved>,
+    /// KV cache of a token.
+    pub(crate) kv: KvShape,
+    /// V.
+    pub(crate) vocabulary: usize,
+}
+
+impl Program {
+    /// Packs, resolves and compiles.
+    ///
+    /// # Errors
+    /// When the plan does not suit the model or the backend.
+    pub(crate) fn new(model: &Model, backend: &mut dyn Backend, config: &EngineConfig) -> Result<Self, ModelError> {
+        let packed = PackedModel::pack(model, backend)?;
+        let (mut executables, mut resolved) = (Vec::new(), Vec::new());
+        for bucket in buckets(config.max_rows, config.max_sequences) {
+            let target = Target { class: config.class, bucket, context: config.context };
+            let plan = resolve(&config.plan, &packed, &*backend, target)?;
+            executables.push((bucket, backend.compile(&plan.plan)?));
+            resolved.push(plan);
+        }
+        let kv = tare_model::planner::kv_shape(packed.config(), config.class);
+        Ok(Self { executables, resolved, kv, vocabulary: packed.config().vocab })
+    }
+}
+
+/// The buckets of an engine: 1 row, then four times as many each, up to `max_rows`. A function of the limits alone, so
+/// that the same configuration runs the same kernels everywhere.
+pub(crate) fn buckets(max_rows: usize, max_sequences: usize) -> Vec<Bucket> {
+    let mut rows = vec![1];
+    while let Some(last) = rows.last().copied().filter(|last| *last < max_rows) {
+        rows.push((last * 4).min(max_rows));
+    }
+    rows.into_iter().map(|rows| Bucket { rows, selected: rows.min(SELECTED.max(max_sequences)) }).collect()
+}
+
+/// Tokens of a page and pages of the pool: contiguous kinds count in pages of one token.
+pub(crate) fn pages(config: &EngineConfig) -> (usize, usize) {
+    let page_tokens = match config.plan.cache {
+        CacheKind::Paged => config.plan.page_tokens.unwrap_or(1),
+        CacheKind::Recompute | CacheKind::Concatenate | CacheKind::Capacity => 1,
+    };
+    (page_tokens, config.kv_tokens / page_tokens)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_rise_to_the_row_budget() {
+        let rows = |max| buckets(max, 4).iter().map(|b| b.rows).collect::<Vec<_>>();
+        assert_eq!(rows(1), [1]);
+        assert_eq!(rows(3), [1, 3]);
+        assert_eq!(rows(512), [1, 4, 16, 64, 256, 512]);
+        assert_eq!(buckets(512, 4)[5].selected, 64);
+        assert_eq!(buckets(512, 100)[5].selected, 100);
+    }
+}
