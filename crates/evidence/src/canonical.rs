@@ -121,7 +121,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Right-hand sides printed by CPython 3.12: `json.dumps(json.loads(left), sort_keys=True, separators=(",", ":"))`.
+    /// Right-hand sides printed by CPython 3.11: `json.dumps(json.loads(left), sort_keys=True, separators=(",", ":"))`.
     #[test]
     fn spells_values_as_python_does() {
         let cases = [

@@ -9,9 +9,11 @@
 //! | `ttft_ns` | `setup_ns` + `prefill_ns` |
 //! | `end_to_end_ns` | `setup_ns` + `prefill_ns` + sum of `token_ns` + `release_ns` |
 //! | `inter_token_ns` | nearest-rank percentiles of the `token_ns` of all rounds together |
+//! | `emitted_ids_sha256` | canonical digest of the ids, `[rounds][rows][tokens]` |
 //! | `*.floor.byte_ns` | bytes of the phase / median rate of its byte ceiling; `flop_ns` likewise |
 //! | `*.percent_of_floor` | 100 * floor / median time of the phase: 100 is at the floor |
 
+use crate::canonical;
 use crate::floor::{Ceiling, Demand, Demands, Resource};
 use crate::identity::Work;
 use crate::samples::{Samples, TimedRound, Timing};
@@ -37,6 +39,8 @@ pub struct Derived {
     /// Times between tokens.
     #[schemars(with = "ReadingShape<Percentiles>")]
     pub inter_token_ns: Reading<Percentiles>,
+    /// Digest of the emitted ids, `[rounds][rows][tokens]`: equal where two arms said the same.
+    pub emitted_ids_sha256: String,
     /// CPU time of the main thread.
     #[schemars(with = "ReadingShape<Spread>")]
     pub main_thread_cpu_ns: Reading<Spread>,
@@ -141,6 +145,7 @@ pub fn derive(
         ttft_ns: per_round(&|r| sum(&[r.timing.setup_ns, r.timing.prefill_ns]))?,
         end_to_end_ns: per_round(&|r| end_to_end(&r.timing))?,
         inter_token_ns: inter_token(rounds),
+        emitted_ids_sha256: emitted_ids(rounds)?,
         main_thread_cpu_ns: main_thread(rounds)?,
     })
 }
@@ -183,6 +188,11 @@ fn inter_token(rounds: &[TimedRound]) -> Reading<Percentiles> {
         }
         _ => Reading::unavailable("no round emitted a token after the first"),
     }
+}
+
+fn emitted_ids(rounds: &[TimedRound]) -> Result<String, Fault> {
+    let ids = |r: &TimedRound| r.emitted.rows.iter().map(|row| row.ids.clone()).collect::<Vec<_>>();
+    canonical::digest_of(&rounds.iter().map(ids).collect::<Vec<_>>())
 }
 
 fn main_thread(rounds: &[TimedRound]) -> Result<Reading<Spread>, Fault> {

@@ -46,7 +46,7 @@ impl Demand {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Ceiling {
-    /// Its name, to which a [`Demand`] refers.
+    /// Its name, to which demands refer.
     pub name: String,
     /// What is counted.
     pub resource: Resource,

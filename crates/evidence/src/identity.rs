@@ -15,11 +15,11 @@ pub struct Work {
     pub weights_values_sha256: String,
     /// Name of the published shape, such as `qwen3-0.6b`.
     pub shape: String,
-    /// [`prompt_ids_sha256`] of all prompts.
+    /// SHA-256 of the canonical JSON of the list of lists of prompt ids, `[rows][prompt]`.
     pub prompt_ids_sha256: String,
-    /// Prompt tokens of each row, [rows].
+    /// Prompt tokens of each row, `[rows]`.
     pub prompt_lengths: Vec<u32>,
-    /// Tokens to emit for each row, [rows]: exact under [`EosRule::Ignore`], at most under [`EosRule::Stop`].
+    /// Tokens to emit for each row, `[rows]`: exact when `eos` is `ignore`, at most when it is `stop`.
     pub output_lengths: Vec<u32>,
     /// Positions whose logits prefill computes.
     pub prefill_logits: PrefillLogits,
@@ -114,7 +114,7 @@ pub struct Peer {
     pub settings: Value,
 }
 
-/// Digest of prompts: SHA-256 of the canonical JSON of the list of lists of ids, [rows][prompt].
+/// Digest of prompts, as [`Work::prompt_ids_sha256`] has it.
 ///
 /// # Errors
 /// Never for ids; the signature is that of every canonical digest.

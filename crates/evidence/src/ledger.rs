@@ -222,7 +222,9 @@ fn publish(folder: &Path, name: &str, bytes: &[u8]) -> Result<PathBuf, LedgerErr
     fs::create_dir_all(folder).map_err(io_error(folder, "create the folder"))?;
     let lock = File::open(folder).map_err(io_error(folder, "open the folder"))?;
     lock.lock().map_err(io_error(folder, "lock the folder"))?;
-    let target = folder.join(name);
+    let (target, sums_path) = (folder.join(name), folder.join(SUMS_FILE));
+    // Read before anything changes: beside a broken checksum file nothing is written.
+    let mut sums = if sums_path.exists() { Sums::parse(&read_text(&sums_path)?)? } else { Sums::default() };
     let temporary = write_temporary(folder, bytes)?;
     let linked = fs::hard_link(&temporary, &target);
     fs::remove_file(&temporary).map_err(io_error(&temporary, "remove the temporary file"))?;
@@ -230,8 +232,6 @@ fn publish(folder: &Path, name: &str, bytes: &[u8]) -> Result<PathBuf, LedgerErr
         Err(e) if e.kind() == ErrorKind::AlreadyExists => return Err(LedgerError::Duplicate(target)),
         linked => linked.map_err(io_error(&target, "link the record to its name"))?,
     }
-    let sums_path = folder.join(SUMS_FILE);
-    let mut sums = if sums_path.exists() { Sums::parse(&read_text(&sums_path)?)? } else { Sums::default() };
     sums.insert(name, sha256_hex(bytes));
     let temporary = write_temporary(folder, sums.text().as_bytes())?;
     fs::rename(&temporary, &sums_path).map_err(io_error(&sums_path, "replace the checksum file"))?;

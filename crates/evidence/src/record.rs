@@ -23,7 +23,7 @@ pub const SCHEMA_VERSION: u32 = 1;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Record {
-    /// [`SCHEMA_VERSION`] of its writer.
+    /// Version of the schema that the record was written to.
     pub schema_version: u32,
     /// Moment of creation and the first 16 digits of the canonical digest of everything else in the record.
     pub id: String,
@@ -104,7 +104,7 @@ pub struct Method {
     pub timing_contract: TimingContract,
     /// Scheme of the order, such as `solo`, `abba` or `duet`.
     pub scheme: String,
-    /// Labels of the arms as they ran, [rounds][arms].
+    /// Labels of the arms as they ran, `[rounds][arms]`.
     pub order: Vec<Vec<String>>,
     /// Rounds that were planned before the first sample.
     pub planned_rounds: u32,

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tare_core::{Fault, Reading};
 
-/// The rounds of one arm. `R` is [`TimedRound`] behind a passed gate and [`Emitted`] behind a failed one.
+/// The rounds of one arm, timed behind a passed gate and without times behind a failed one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Samples<R> {
@@ -22,7 +22,7 @@ pub struct Samples<R> {
 pub struct Emitted {
     /// Number of the round in its campaign, from 0.
     pub round: u32,
-    /// Every request of the round, [rows].
+    /// Every request of the round, `[rows]`.
     pub rows: Vec<RowTokens>,
 }
 
@@ -30,9 +30,9 @@ pub struct Emitted {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RowTokens {
-    /// Emitted ids, [N].
+    /// Emitted ids, `[N]`.
     pub ids: Vec<u32>,
-    /// The F32 logit that each id had when it was chosen, [N].
+    /// The F32 logit that each id had when it was chosen, `[N]`.
     pub logits: Vec<f32>,
 }
 
@@ -53,7 +53,7 @@ pub struct Timing {
     pub setup_ns: u64,
     /// From the end of set-up until the first id of every row is on the host.
     pub prefill_ns: u64,
-    /// One step each, from the ids of the step before to its own, [N - 1].
+    /// One step each, from the ids of the step before to its own, `[N - 1]`.
     pub token_ns: Vec<u64>,
     /// Release of the cache.
     pub release_ns: u64,
@@ -129,7 +129,7 @@ impl TimedRound {
 pub(crate) struct RoundShape {
     /// Number of the round in its campaign, from 0.
     round: u32,
-    /// Every request of the round, [rows].
+    /// Every request of the round, `[rows]`.
     rows: Vec<RowTokens>,
     /// Its times; absent exactly when the gate failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -43,7 +43,7 @@ impl State {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Amendment {
-    /// [`crate::record::SCHEMA_VERSION`] of its writer.
+    /// Version of the schema that it was written to.
     pub schema_version: u32,
     /// Id of the record.
     pub record: String,

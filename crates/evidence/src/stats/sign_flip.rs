@@ -15,7 +15,7 @@ const ENUMERATED: usize = 16;
 const DRAWN: usize = (1 << ENUMERATED) - 1;
 
 /// A two-sided confidence interval.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
 pub struct Interval {
     /// Lower end.
     pub low: f64,

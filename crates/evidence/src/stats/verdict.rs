@@ -1,6 +1,7 @@
 //! From paired log-ratios to a verdict.
 
 use super::sign_flip::{Interval, TooFewRounds, interval, least_rounds};
+use serde::Serialize;
 
 /// One candidate against its baseline. All effects are log-ratios, baseline time over candidate time: above 0 is a gain.
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +25,8 @@ pub struct Comparison<'a> {
 }
 
 /// What a study says about a candidate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Verdict {
     /// A gain beyond chance and beyond what A/A shows, and end to end not worse.
     Keep,
@@ -38,7 +40,7 @@ pub enum Verdict {
 }
 
 /// A verdict with the intervals behind it.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Ruling {
     /// The verdict.
     pub verdict: Verdict,

@@ -1,7 +1,7 @@
 use crate::specimen;
 use serde_json::Value;
 use std::path::Path;
-use tare_evidence::{canonical, schema};
+use tare_evidence::{Record, canonical, schema};
 
 #[test]
 fn the_committed_schema_is_the_generated_one() {
@@ -26,5 +26,16 @@ fn the_schema_knows_every_field_of_a_record() {
         for field in schema["required"].as_array().unwrap() {
             assert!(value.get(field.as_str().unwrap()).is_some(), "{field}");
         }
+    }
+}
+
+/// Records written by earlier versions; files are only ever added here.
+#[test]
+fn old_records_stay_readable_and_valid() {
+    let old = [include_str!("../data/record-v1.json"), include_str!("../data/record-v1-void.json")];
+    for (text, passed) in old.into_iter().zip([true, false]) {
+        let record = Record::parse(text).unwrap();
+        assert_eq!(record.passed(), passed);
+        assert!(record.faults().unwrap().is_empty(), "{:?}", record.faults());
     }
 }

@@ -59,6 +59,7 @@ fn a_recomputed_checksum_does_not_hide_an_edit() {
     for (place, with, figure) in [
         ("/samples/rounds/0/timing/token_ns/1", json!(10_999_999), "derived.decode.ns"),
         ("/samples/rounds/2/timing/setup_ns", json!(999_999), "derived.ttft_ns.median"),
+        ("/samples/rounds/1/rows/0/ids/3", json!(12), "derived.emitted_ids_sha256"),
         ("/derived/decode/rate_tokens_per_s/median", json!(101.0), "derived.decode.rate_tokens_per_s.median"),
         ("/derived/prefill/percent_of_floor", json!(51.0), "derived.prefill.percent_of_floor"),
     ] {
@@ -154,4 +155,7 @@ fn a_broken_checksum_file_is_a_finding() {
     let text = fs::read_to_string(&sums).unwrap();
     fs::write(&sums, &text[..40]).unwrap();
     assert!(named(&findings(root.path()), "SHA256SUMS: line 1: expected 64 hexadecimal digits"));
+    let error = Ledger::at(root.path()).append(&specimen::record()).unwrap_err().to_string();
+    assert!(error.contains("SHA256SUMS: line 1"), "{error}");
+    assert_eq!(fs::read_dir(paths[0].parent().unwrap()).unwrap().count(), 2, "nothing is written beside it");
 }
