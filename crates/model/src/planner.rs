@@ -150,7 +150,7 @@ pub fn op_shape(plan: &ForwardPlan, op: &Op, context: usize) -> OpShape {
         rows,
         n,
         k: n,
-        format: op.weight().and_then(|w| plan.weight(w)).map(|w| w.format),
+        format: op.matrix().and_then(|w| plan.weight(w)).map(|w| w.format),
         heads: 0,
         kv_heads: 0,
         head_size: 0,
