@@ -22,7 +22,11 @@ impl Surface {
         let Some(decoder) = decoder else { return Err(unsupported("nothing")) };
         match kind(decoder).as_str() {
             "ByteLevel" => Ok(Surface::ByteLevel),
-            "Metaspace" => Ok(Surface::Spaced { strip_first: decoder["prepend_scheme"] != "never" }),
+            "Metaspace" => {
+                // Older files say it with `add_prefix_space`.
+                let never = decoder["prepend_scheme"] == "never" || decoder["add_prefix_space"] == false;
+                Ok(Surface::Spaced { strip_first: !never })
+            }
             "Sequence" => {
                 let parts = decoder["decoders"].as_array().map(Vec::as_slice).unwrap_or_default();
                 let names: Vec<String> = parts.iter().map(kind).collect();

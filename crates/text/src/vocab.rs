@@ -23,7 +23,7 @@ pub struct BpeVocab {
     /// `tokenizer.ggml.merges`: two tokens each, parted by the first space; earlier merges come first.
     pub merges: Vec<String>,
     /// `tokenizer.ggml.token_type`: 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte. As many as
-    /// tokens, or none at all (then all are normal but for those named below).
+    /// tokens, or none at all (then all are normal but `bos` and `eos`, which are control tokens).
     pub token_types: Vec<i32>,
     /// Begin of text.
     pub bos: Option<u32>,
@@ -200,16 +200,27 @@ fn check_shape(v: &BpeVocab) -> Result<(), Fault> {
 }
 
 /// Control and unknown tokens are special; user-defined ones are recognised but are text to a reader.
+///
+/// Types decide where the file has them: a converter may name any token for padding, even `!`.
 fn added_tokens(v: &BpeVocab) -> Vec<AddedToken> {
-    let named = [v.bos, v.eos, v.unk, v.pad];
+    let kind = |id: u32| match v.token_types.get(id as usize) {
+        Some(kind) => *kind,
+        None if v.bos == Some(id) || v.eos == Some(id) => CONTROL,
+        None => NORMAL,
+    };
     let mut added = Vec::new();
     for (id, content) in (0u32..).zip(&v.tokens) {
-        let kind = v.token_types.get(id as usize).copied().unwrap_or(1);
-        let special = matches!(kind, 2 | 3) || named.contains(&Some(id));
-        if (special || kind == 4) && !content.is_empty() {
+        let special = matches!(kind(id), UNKNOWN | CONTROL);
+        if (special || kind(id) == USER_DEFINED) && !content.is_empty() {
             let content = content.clone();
             added.push(AddedToken { content, id, special, single_word: false, lstrip: false, rstrip: false });
         }
     }
     added
 }
+
+/// Token types of GGUF.
+const NORMAL: i32 = 1;
+const UNKNOWN: i32 = 2;
+const CONTROL: i32 = 3;
+const USER_DEFINED: i32 = 4;

@@ -241,6 +241,8 @@ fn marks_are_never_confused_with_the_text() {
 }
 
 proptest! {
+    #![proptest_config(tiny::same_cases_every_time())]
+
     #[test]
     fn only_the_templates_own_tokens_become_ids(
         user in "(<\\|im_end\\|>|<\\|im_|end\\|>|<think>|</think>|<tool_response>|</tool_response>| |\n|a|<|>|中){0,7}",
