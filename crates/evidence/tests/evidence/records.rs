@@ -1,7 +1,8 @@
 use crate::specimen;
+use proptest::prelude::*;
 use serde_json::{Value, json};
 use tare_core::Reading;
-use tare_evidence::floor::Resource;
+use tare_evidence::floor::{CeilingSample, Resource};
 use tare_evidence::identity::EosRule;
 use tare_evidence::record::{Draft, Record};
 use tare_evidence::{Outcome, canonical};
@@ -228,6 +229,35 @@ fn an_id_is_the_digest_of_everything_else() {
     rest.as_object_mut().unwrap().remove("id");
     assert_eq!(record.id, format!("20260301T120000Z-{}", &canonical::digest(&rest)[..16]));
     let Outcome::Timed(_) = record.outcome else { panic!("the specimen has timings") };
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    /// Whatever the clock said, a written record verifies to the last digit, and its figures keep their order.
+    #[test]
+    fn any_measurement_verifies_after_writing(
+        ns in prop::collection::vec(1u64..10_000_000_000, 15),
+        logit in -1e6f32..1e6,
+        amount in 1u64..1 << 50,
+    ) {
+        let mut draft = specimen::draft(specimen::passed());
+        for (round, ns) in draft.measured.samples.rounds.iter_mut().zip(ns.chunks(5)) {
+            round.timing.prefill_ns = ns[0];
+            round.timing.token_ns = ns[1..].to_vec();
+            round.emitted.rows[0].logits[1] = logit;
+        }
+        draft.measured.ceilings[0].samples =
+            Reading::Available(vec![CeilingSample { round: None, amount, ns: ns[3] }]);
+        let record = Record::seal(draft).unwrap();
+        let read = Record::parse(&serde_json::to_string_pretty(&record).unwrap()).unwrap();
+        prop_assert_eq!(&read, &record);
+        prop_assert!(read.faults().unwrap().is_empty());
+        let d = read.derived().unwrap();
+        let tokens = d.inter_token_ns.available().unwrap();
+        prop_assert!(tokens.p50 <= tokens.p90 && tokens.p90 <= tokens.p95 && tokens.p95 <= tokens.p99);
+        prop_assert!(d.prefill.ns.min <= d.prefill.ns.median && d.prefill.ns.median <= d.prefill.ns.max);
+        prop_assert!(d.ttft_ns.median < d.end_to_end_ns.median);
+    }
 }
 
 /// The tokens of every warm-up and round, cut in step.
