@@ -3,7 +3,9 @@
 pub mod header;
 pub mod value;
 pub mod vocab;
+pub mod write;
 
 pub use header::{Header, Tensor, parse};
 pub use value::{Array, Kind, Value};
 pub use vocab::GgufVocab;
+pub use write::{TensorPlan, write};

@@ -9,7 +9,10 @@
 
 pub mod codec;
 pub mod config;
+pub mod container;
+pub mod convert;
 pub mod error;
+pub mod fuzz;
 pub mod gguf;
 mod json;
 mod map;

@@ -1,11 +1,13 @@
 //! The safetensors container: a length, a JSON header, then the tensors one after another.
 
+use crate::container::Writer;
 use crate::error::FormatError;
 use crate::json;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, MapAccess, Visitor};
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
+use std::io::Write;
 use std::ops::Range;
 use tare_core::{DType, Fault};
 
@@ -150,23 +152,25 @@ fn check_tiling(entries: &[Entry], start: usize, end: usize) -> Result<(), Forma
     Err(Fault::new("data", format!("a file of {at} bytes"), format!("{end} bytes")).into())
 }
 
+const DTYPES: [DType; 13] = [
+    DType::F64,
+    DType::F32,
+    DType::F16,
+    DType::BF16,
+    DType::U8,
+    DType::I8,
+    DType::U16,
+    DType::I16,
+    DType::U32,
+    DType::I32,
+    DType::U64,
+    DType::I64,
+    DType::Bool,
+];
+
+/// A type by its name in the header, which is tare's in capitals.
 fn dtype(name: &str) -> Option<DType> {
-    Some(match name {
-        "F64" => DType::F64,
-        "F32" => DType::F32,
-        "F16" => DType::F16,
-        "BF16" => DType::BF16,
-        "U8" => DType::U8,
-        "I8" => DType::I8,
-        "U16" => DType::U16,
-        "I16" => DType::I16,
-        "U32" => DType::U32,
-        "I32" => DType::I32,
-        "U64" => DType::U64,
-        "I64" => DType::I64,
-        "BOOL" => DType::Bool,
-        _ => return None,
-    })
+    DTYPES.into_iter().find(|d| d.name().to_ascii_uppercase() == name)
 }
 
 /// `model.safetensors.index.json`: which shard holds which tensor.
@@ -187,4 +191,51 @@ pub fn index(bytes: &[u8]) -> Result<BTreeMap<String, String>, FormatError> {
         out.insert(name.to_owned(), file.to_owned());
     }
     Ok(out)
+}
+
+/// A tensor to be written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorPlan {
+    /// Its name.
+    pub name: String,
+    /// Type of its elements.
+    pub dtype: DType,
+    /// Row-major shape.
+    pub shape: Vec<usize>,
+}
+
+impl TensorPlan {
+    /// Bytes of its data.
+    pub fn bytes(&self) -> u64 {
+        self.shape.iter().product::<usize>() as u64 * self.dtype.bytes() as u64
+    }
+}
+
+/// Starts a file: the header is written, the data is expected in the order of `tensors`.
+///
+/// # Errors
+/// When a name is taken twice or `out` fails.
+pub fn write<W: Write>(out: W, metadata: &[(&str, &str)], tensors: &[TensorPlan]) -> Result<Writer<W>, FormatError> {
+    let mut header = serde_json::Map::new();
+    if !metadata.is_empty() {
+        let fields = metadata.iter().map(|(k, v)| ((*k).to_owned(), (*v).into())).collect();
+        header.insert("__metadata__".into(), serde_json::Value::Object(fields));
+    }
+    let mut at = 0;
+    for t in tensors {
+        let end = at + t.bytes();
+        let dtype = t.dtype.name().to_ascii_uppercase();
+        let entry = serde_json::json!({"dtype": dtype, "shape": t.shape, "data_offsets": [at, end]});
+        if header.insert(t.name.clone(), entry).is_some() {
+            return Err(Fault::new(&t.name, "distinct names", "it twice").into());
+        }
+        at = end;
+    }
+    let mut text = serde_json::Value::Object(header).to_string();
+    // Data starts at a multiple of 8, as the format's reference implementation has it.
+    text.extend(std::iter::repeat_n(' ', text.len().next_multiple_of(8) - text.len()));
+    let mut head = (text.len() as u64).to_le_bytes().to_vec();
+    head.extend(text.as_bytes());
+    let sizes = tensors.iter().map(TensorPlan::bytes).collect();
+    Writer::new(out, &head, sizes, 1).map_err(|e| FormatError::io("safetensors file".as_ref(), "write", e))
 }

@@ -10,7 +10,7 @@ use std::ops::Range;
 use tare_core::{Blob, Fault, Format};
 
 /// ggml's `GGML_MAX_NAME`.
-const NAME_LIMIT: usize = 64;
+pub(super) const NAME_LIMIT: usize = 64;
 /// Longest metadata key (docs/gguf.md).
 const KEY_LIMIT: usize = 65_535;
 /// ggml's `GGML_MAX_DIMS`.
