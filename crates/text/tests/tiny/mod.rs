@@ -10,8 +10,8 @@ const WORDS: [&str; 12] =
     ["Ġthe", "Ġand", "hello", "Ġworld", "user", "assistant", "system", "Ġis", "ĠĠ", "ĊĊ", "Ã©", "ðŁĺ"];
 
 /// Control tokens, then tokens that are recognised but not special.
-pub const CONTROL: [&str; 3] = ["<|im_start|>", "<|im_end|>", "<|im_end|><|x|>"];
-pub const DEFINED: [&str; 4] = ["<think>", "</think>", "<tool_response>", "</tool_response>"];
+pub(crate) const CONTROL: [&str; 3] = ["<|im_start|>", "<|im_end|>", "<|im_end|><|x|>"];
+pub(crate) const DEFINED: [&str; 4] = ["<think>", "</think>", "<tool_response>", "</tool_response>"];
 
 /// The character that stands for a byte in GPT-2's alphabet.
 fn letter(byte: u8) -> char {
@@ -23,7 +23,7 @@ fn letter(byte: u8) -> char {
 }
 
 /// The vocabulary with the rules of `smollm`.
-pub fn vocab() -> BpeVocab {
+pub(crate) fn vocab() -> BpeVocab {
     let mut v = BpeVocab { model: "gpt2".into(), pre: "smollm".into(), ..BpeVocab::default() };
     v.tokens = (0..=255).map(|b| letter(b).to_string()).collect();
     for word in WORDS {
@@ -45,7 +45,7 @@ pub fn vocab() -> BpeVocab {
 }
 
 /// The same vocabulary as a `tokenizer.json`.
-pub fn file() -> Value {
+pub(crate) fn file() -> Value {
     let v = vocab();
     let is_added = |i: usize| v.token_types[i] != 1;
     let vocab: serde_json::Map<String, Value> =
@@ -74,11 +74,11 @@ pub fn file() -> Value {
 }
 
 /// The tokenizer.
-pub fn tokenizer() -> Tokenizer {
+pub(crate) fn tokenizer() -> Tokenizer {
     Tokenizer::from_json(file().to_string().as_bytes()).expect("the tiny tokenizer loads")
 }
 
 /// Property tests that try the same cases in every run.
-pub fn same_cases_every_time() -> Config {
+pub(crate) fn same_cases_every_time() -> Config {
     Config { rng_seed: RngSeed::Fixed(0x7a7e), failure_persistence: None, ..Config::default() }
 }
