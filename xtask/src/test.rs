@@ -1,0 +1,151 @@
+//! `cargo xtask test`: every test that this host can run, and the number of those that it could not.
+
+use crate::fetch;
+use anyhow::{Context, Result, bail};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::Stdio;
+
+/// Runs the tests of the workspace at `root`. The last line printed is `N passed, N failed, N skipped`.
+///
+/// # Errors
+/// When a test fails, the tests do not build, or `require_assets` is set and the assets cannot be had.
+pub(crate) fn run(root: &Path, require_assets: bool) -> Result<()> {
+    let assets = fetch::run(&root.join("target/assets"));
+    if let (Err(e), true) = (&assets, require_assets) {
+        bail!("the assets are required: {e:#}");
+    }
+    let mut tally = Tally::default();
+    cargo_test(root, &["--workspace", "--no-fail-fast"], &mut tally)?;
+    if let Err(e) = &assets {
+        println!("SKIPPING the tests that read fetched assets: {e:#}");
+    } else {
+        let mut fetched = Tally::default();
+        cargo_test(root, &["--workspace", "--no-fail-fast", "--tests", "--", "--ignored", "fetched_"], &mut fetched)?;
+        tally.take_over(&fetched);
+    }
+    tally.print_skipped();
+    println!("{tally}");
+    if tally.failed > 0 { bail!("{} tests failed", tally.failed) } else { Ok(()) }
+}
+
+/// Runs `cargo test`, shows what it prints, and counts.
+fn cargo_test(root: &Path, args: &[&str], tally: &mut Tally) -> Result<()> {
+    let mut child = crate::cargo()
+        .arg("test")
+        .args(args)
+        .current_dir(root)
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("starting cargo test")?;
+    let stdout = child.stdout.take().context("cargo test has no output")?;
+    let failed_before = tally.failed;
+    for line in BufReader::new(stdout).split(b'\n') {
+        let line = String::from_utf8_lossy(&line?).into_owned();
+        println!("{line}");
+        tally.count(&line);
+    }
+    let status = child.wait()?;
+    if !status.success() && tally.failed == failed_before {
+        println!("cargo test ended with {status} without a failed test: something did not build, or a runner died");
+        tally.failed += 1;
+    }
+    Ok(())
+}
+
+/// What the runners reported.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Tally {
+    passed: u64,
+    failed: u64,
+    /// Tests that were not run, by name, with the reason their authors gave.
+    ignored: BTreeMap<String, String>,
+    /// How many the runners said they ignored; more than `ignored` where a name occurs in several crates.
+    skipped: u64,
+}
+
+impl Tally {
+    /// Takes one line of a runner's output into account.
+    fn count(&mut self, line: &str) {
+        if let Some(result) = line.strip_prefix("test result: ") {
+            let number = |name: &str| -> u64 {
+                let part = result.split([';', '.']).find_map(|p| p.trim().strip_suffix(name));
+                part.and_then(|n| n.trim().parse().ok()).unwrap_or(0)
+            };
+            self.passed += number(" passed");
+            self.failed += number(" failed");
+            self.skipped += number(" ignored");
+        } else if let Some((name, reason)) = line.strip_prefix("test ").and_then(|l| l.split_once(" ... ignored")) {
+            let reason = reason.trim_start_matches(", ");
+            let reason = if reason.is_empty() { "no reason given" } else { reason };
+            self.ignored.insert(name.to_string(), reason.to_string());
+        }
+    }
+
+    /// Adds a second run over tests that the first one ignored.
+    fn take_over(&mut self, second: &Tally) {
+        self.passed += second.passed;
+        self.failed += second.failed;
+        self.skipped = self.skipped.saturating_sub(second.passed + second.failed);
+        let fetched = |name: &str| name.rsplit("::").next().is_some_and(|n| n.contains("fetched_"));
+        self.ignored.retain(|name, _| !fetched(name));
+    }
+
+    /// Names what was not run, by reason.
+    fn print_skipped(&self) {
+        let mut by_reason: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for (name, reason) in &self.ignored {
+            by_reason.entry(reason).or_default().push(name);
+        }
+        for (reason, names) in by_reason {
+            println!("skipped {}: {reason}: {}", names.len(), names.join(", "));
+        }
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tally(output: &str) -> Tally {
+        let mut tally = Tally::default();
+        output.lines().for_each(|line| tally.count(line));
+        tally
+    }
+
+    const FIRST: &str = "\
+running 4 tests
+test a::works ... ok
+test a::gpu_sum ... ignored, needs an NVIDIA GPU
+test fetched_text ... ignored, needs fetched assets: cargo xtask fetch
+test plain ... ignored
+test result: ok. 1 passed; 0 failed; 3 ignored; 0 measured; 0 filtered out; finished in 0.12s
+test result: FAILED. 7 passed; 2 failed; 0 ignored; 0 measured; 5 filtered out; finished in 0.00s
+";
+
+    #[test]
+    fn results_of_all_runners_add_up() {
+        let t = tally(FIRST);
+        assert_eq!(t.to_string(), "8 passed, 2 failed, 3 skipped");
+        assert_eq!(t.ignored["a::gpu_sum"], "needs an NVIDIA GPU");
+        assert_eq!(t.ignored["plain"], "no reason given");
+    }
+
+    #[test]
+    fn a_second_run_turns_skipped_tests_into_run_ones() {
+        let mut t = tally(FIRST);
+        t.take_over(&tally(
+            "test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 9 filtered out; finished in 1s",
+        ));
+        assert_eq!(t.to_string(), "9 passed, 2 failed, 2 skipped");
+        assert_eq!(t.ignored.keys().collect::<Vec<_>>(), ["a::gpu_sum", "plain"]);
+    }
+}
