@@ -48,8 +48,10 @@ pub(super) fn convert(
         })?;
         meter.add(&plan.name, plan.bytes()?);
     }
-    for v in factors.into_iter().flatten() {
-        writer.write(&v.to_le_bytes()).map_err(io)?;
+    if let Some(factors) = factors {
+        let bytes: Vec<u8> = factors.iter().flat_map(|v| v.to_le_bytes()).collect();
+        writer.write(&bytes).map_err(io)?;
+        meter.add(FACTORS, bytes.len() as u64);
     }
     let mut file = writer.finish().map_err(io)?;
     file.flush().map_err(io)?;
@@ -164,6 +166,11 @@ fn described(src: &ModelFile) -> Result<Vec<(String, Value)>, FormatError> {
             put("rope.scaling.yarn_beta_fast", Value::f32(beta_fast as f32));
             put("rope.scaling.yarn_beta_slow", Value::f32(beta_slow as f32));
         }
+    }
+    // GGUF has three places for end tokens: eos, eot, eom.
+    if c.eos.len() > 3 {
+        let fault = Fault::new("eos_token_id", "at most three end tokens in a GGUF file", format!("{:?}", c.eos));
+        return Err(FormatError::Unsupported(fault));
     }
     let vocab = match src.tokenizer() {
         TokenizerSource::Folder(folder) => vocab::from_folder(folder, c)?,

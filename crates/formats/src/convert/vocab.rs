@@ -209,6 +209,8 @@ pub fn byte_level(config: &ModelConfig) -> GgufVocab {
         token_types,
         bos: inside(config.bos),
         eos: inside(config.eos.first().copied()),
+        eot: inside(config.eos.get(1).copied()),
+        eom: inside(config.eos.get(2).copied()),
         pad: inside(config.vocab.checked_sub(1).map(|n| n as u32)),
         add_bos: Some(false),
         ..GgufVocab::default()

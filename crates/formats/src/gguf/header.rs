@@ -234,11 +234,12 @@ fn located(described: Vec<Described>, (start, align, end): (usize, usize, usize)
             return Err(Fault::new(d.name, "distinct tensor names", "it twice").into());
         }
         let (&cols, rows) = d.shape.split_last().expect("at least one dimension");
-        let Some(row) = d.format.row_bytes(cols) else {
+        if !cols.is_multiple_of(d.format.block_weights()) {
             let expected = format!("columns in multiples of {} ({})", d.format.block_weights(), d.format);
             return Err(Fault::new(d.name, expected, cols.to_string()).into());
-        };
-        let Some(bytes) = rows.iter().try_fold(row, |n, &r| n.checked_mul(r)) else {
+        }
+        let bytes = d.format.row_bytes(cols).and_then(|row| rows.iter().try_fold(row, |n, &r| n.checked_mul(r)));
+        let Some(bytes) = bytes else {
             return Err(Fault::new(d.name, "a shape that fits in memory", format!("{:?}", d.shape)).into());
         };
         let from = usize::try_from(d.offset).ok().and_then(|o| start.checked_add(o));

@@ -183,15 +183,6 @@ impl Loader<'_> {
 
 fn plain(role: Role, want: (usize, usize), tensor: &Stored) -> Result<Weight, FormatError> {
     let Entry { name, dtype, shape, .. } = &tensor.entry;
-    let (rows, cols) = match (shape.as_slice(), role.is_vector()) {
-        (&[n], true) => (1, n),
-        (&[r, c], false) => (r, c),
-        (other, vector) => {
-            let expected = if vector { "a vector" } else { "a matrix" };
-            return Err(Fault::new(name, expected, format!("the shape {other:?}")).into());
-        }
-    };
-    check_shape(name, want, (rows, cols))?;
     let format = match dtype {
         DType::F32 => Format::F32,
         DType::F16 => Format::F16,
@@ -201,6 +192,15 @@ fn plain(role: Role, want: (usize, usize), tensor: &Stored) -> Result<Weight, Fo
             return Err(FormatError::Unsupported(fault.remedy("packed words need `quantization` and their scales")));
         }
     };
+    let (rows, cols) = match (shape.as_slice(), role.is_vector()) {
+        (&[n], true) => (1, n),
+        (&[r, c], false) => (r, c),
+        (other, vector) => {
+            let expected = if vector { "a vector" } else { "a matrix" };
+            return Err(Fault::new(name, expected, format!("the shape {other:?}")).into());
+        }
+    };
+    check_shape(name, want, (rows, cols))?;
     Ok(Weight::blocks(name, format, rows, cols, tensor.bytes())?)
 }
 

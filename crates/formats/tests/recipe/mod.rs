@@ -5,7 +5,7 @@ use tare_formats::{Arch, ModelConfig, Part, Role};
 use tare_testkit::{goldens, json};
 
 /// Seed and amplitudes of one model of goldens/scripts/models.json.
-pub struct Recipe {
+pub(crate) struct Recipe {
     seed: u64,
     amp: Value,
 }
@@ -15,7 +15,7 @@ fn fnv1a64(bytes: &[u8]) -> u64 {
 }
 
 impl Recipe {
-    pub fn of(name: &str) -> Self {
+    pub(crate) fn of(name: &str) -> Self {
         let models = json(goldens().join("scripts/models.json"));
         let model = models["models"].as_array().unwrap().iter().find(|m| m["name"] == name).unwrap().clone();
         let seed = u64::from_str_radix(model["seed"].as_str().unwrap(), 16).unwrap();
@@ -44,7 +44,7 @@ impl Recipe {
     }
 
     /// The weight of `role`, rows in Hugging Face order.
-    pub fn rows(&self, role: Role, config: &ModelConfig) -> Vec<f32> {
+    pub(crate) fn rows(&self, role: Role, config: &ModelConfig) -> Vec<f32> {
         let (rows, cols) = role.shape(config);
         let name = role.hugging_face();
         let (start, amp, norm) = (fnv1a64(name.as_bytes()) ^ self.seed, self.amp(role), name.contains("norm"));
@@ -60,7 +60,7 @@ impl Recipe {
     }
 
     /// The same in the row order of GGUF files: heads of Q and K of llama in pair order.
-    pub fn gguf_rows(&self, role: Role, config: &ModelConfig) -> Vec<f32> {
+    pub(crate) fn gguf_rows(&self, role: Role, config: &ModelConfig) -> Vec<f32> {
         let values = self.rows(role, config);
         let q_or_k = matches!(role, Role::Layer { part: Part::Q | Part::K, .. });
         if config.arch != Arch::Llama || !q_or_k {

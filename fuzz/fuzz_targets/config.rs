@@ -1,0 +1,6 @@
+//! config.json and generation_config.json.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| tare_formats::fuzz::config(bytes));

@@ -1,0 +1,6 @@
+//! Safetensors files and shard indexes.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| tare_formats::fuzz::safetensors_header(bytes));
