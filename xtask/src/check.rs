@@ -5,6 +5,7 @@
 
 mod headers;
 mod layers;
+mod safety;
 mod scan;
 mod sources;
 mod texts;
@@ -72,7 +73,7 @@ fn file_violations(file: &tree::TextFile) -> Vec<Violation> {
         let lines = scan::lines(&file.text);
         found.extend(sources::environment_reads(file, &lines));
         found.extend(sources::printing(file, &lines));
-        found.extend(sources::unexplained_unsafe(file, &lines));
+        found.extend(safety::unexplained_unsafe(file, &lines));
     }
     found
 }

@@ -85,21 +85,31 @@ pub struct Effort {
     pub buffer_bytes_limit: u64,
     /// How long one filling of the buffer may take; a slower host gets a shorter buffer, and the record says so.
     pub fill_ns_limit: u64,
-    /// Rounds of each final series; five at least for a figure.
+    /// Rounds of each final series at least; fewer than five give no figure.
     pub rounds: usize,
+    /// A read series goes on past `rounds` to about this length, so that short rounds are not all hit by one
+    /// disturbance.
+    pub read_series_ns: u64,
     /// Length of one multiply-add round.
     pub fma_round_ns: u64,
 }
 
 impl Effort {
     /// About three seconds on two cores.
-    pub const FULL: Self =
-        Self { buffer_bytes_limit: 4 << 30, fill_ns_limit: 500_000_000, rounds: 7, fma_round_ns: 30_000_000 };
+    pub const FULL: Self = Self {
+        buffer_bytes_limit: 4 << 30,
+        fill_ns_limit: 500_000_000,
+        rounds: 7,
+        read_series_ns: 250_000_000,
+        fma_round_ns: 30_000_000,
+    };
 }
 
 /// Fewer rounds than this give no figure.
 const MIN_ROUNDS: usize = 5;
-/// Prefetch distances that are tried: none, and two within what the line-fill buffers can hold.
+/// More rounds than this say nothing new.
+const MAX_ROUNDS: usize = 51;
+/// Prefetch distances that are tried, in bytes.
 const AHEAD_BYTES: [usize; 4] = [0, 1024, 4096, 8192];
 
 impl Ceilings {
@@ -216,7 +226,8 @@ fn read_series(host: &Host, effort: &Effort, cpus: &[usize]) -> Result<Vec<Serie
     };
     let mut out: Vec<Series> = AHEAD_BYTES.iter().map(|&ahead| series(ahead, true, 1)).collect();
     let fastest = (0..out.len()).min_by_key(|&i| out[i].ns[0]).unwrap_or(0);
-    out.push(series(AHEAD_BYTES[fastest], false, effort.rounds));
+    let in_time = usize::try_from(effort.read_series_ns / out[fastest].ns[0]).unwrap_or(MAX_ROUNDS);
+    out.push(series(AHEAD_BYTES[fastest], false, in_time.clamp(effort.rounds, MAX_ROUNDS.max(effort.rounds))));
     Ok(out)
 }
 
@@ -250,8 +261,13 @@ mod tests {
     use super::*;
     use crate::cache::Cache;
 
-    pub(super) const SMALL: Effort =
-        Effort { buffer_bytes_limit: 8 << 20, fill_ns_limit: 500_000_000, rounds: 5, fma_round_ns: 1_000_000 };
+    pub(super) const SMALL: Effort = Effort {
+        buffer_bytes_limit: 8 << 20,
+        fill_ns_limit: 500_000_000,
+        rounds: 5,
+        read_series_ns: 0,
+        fma_round_ns: 1_000_000,
+    };
 
     #[test]
     fn the_readings_follow_from_the_kept_rounds() {

@@ -166,9 +166,9 @@ fn mark_tests(lines: &mut [Line]) {
     }
 }
 
-/// The line on which the item whose attribute stands on line `first` ends: at its closing brace, or at a semicolon
-/// before any brace.
-fn end_of_item(lines: &[Line], first: usize) -> usize {
+/// The line on which the item ends that starts, with its comments and attributes, on line `first`: at its closing brace,
+/// or at a semicolon before any brace.
+pub(crate) fn end_of_item(lines: &[Line], first: usize) -> usize {
     let mut braces = 0usize;
     let mut brackets = 0usize;
     for (number, line) in lines.iter().enumerate().skip(first) {

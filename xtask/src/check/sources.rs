@@ -1,4 +1,4 @@
-//! Rules on Rust source: no environment and no printing below the cli, and every `unsafe` explained.
+//! Rules on Rust source: no environment and no printing below the cli, no unsafe code but in the metal crates.
 
 use super::Violation;
 use super::scan::Line;
@@ -71,55 +71,6 @@ pub(crate) fn missing_forbid(files: &[TextFile]) -> Vec<Violation> {
         .collect()
 }
 
-/// Every `unsafe` block, impl and function has a `SAFETY:` comment or a `# Safety` section above it.
-pub(crate) fn unexplained_unsafe(file: &TextFile, lines: &[Line]) -> Vec<Violation> {
-    let mut found = Vec::new();
-    for (at, line) in lines.iter().enumerate() {
-        let needs = |&offset: &usize| needs_explanation(&line.code[offset + "unsafe".len()..]);
-        if line.word_offsets("unsafe").iter().any(needs) && !explained(lines, at) {
-            found.push(Violation {
-                rule: "safety",
-                at: format!("{}:{}", file.path, at + 1),
-                found: "unsafe without a reason".to_string(),
-                remedy: "say above it why it is sound: // SAFETY: ..., or a # Safety section for a function",
-            });
-        }
-    }
-    found
-}
-
-/// Whether what follows the word `unsafe` opens unsafe code: not the attribute `unsafe(...)` and not the type
-/// `unsafe fn(...)`.
-fn needs_explanation(after: &str) -> bool {
-    let after = after.trim_start();
-    let is_type = after.split_once("fn").is_some_and(|(before, rest)| {
-        let only_abi = before.trim().is_empty() || before.trim_start().starts_with("extern");
-        only_abi && rest.trim_start().starts_with('(')
-    });
-    !after.starts_with('(') && !is_type
-}
-
-/// Looks at the line itself and upwards through comments, attributes and the beginning of the same statement.
-fn explained(lines: &[Line], at: usize) -> bool {
-    let says_why = |line: &Line| line.comment.contains("SAFETY:") || line.comment.contains("# Safety");
-    if says_why(&lines[at]) {
-        return true;
-    }
-    for line in lines[..at].iter().rev() {
-        let code = line.code.trim();
-        let comment_only = code.is_empty() && !line.comment.is_empty();
-        let attribute = code.starts_with("#[") || code.ends_with(']');
-        let same_statement = !code.is_empty() && !code.ends_with([';', '{', '}']);
-        if comment_only && says_why(line) {
-            return true;
-        }
-        if !(comment_only || attribute || same_statement) {
-            return false;
-        }
-    }
-    false
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -181,33 +132,5 @@ mod tests {
         ];
         let at: Vec<String> = missing_forbid(&files).into_iter().map(|v| v.at).collect();
         assert_eq!(at, ["crates/model/src/lib.rs", "crates/cli/src/main.rs"]);
-    }
-
-    #[test]
-    fn unsafe_without_a_reason_is_named() {
-        for text in [
-            "fn a() {\n    unsafe { f() }\n}",
-            "unsafe impl Send for A {}",
-            "/// Docs.\npub unsafe fn a() {}",
-            "let x = 1;\nlet y =\n    unsafe { f() };",
-        ] {
-            assert_eq!(planted(text, unexplained_unsafe).len(), 1, "{text}");
-        }
-        let other = "// SAFETY: of another statement.\nunsafe { f() };\nunsafe { g() };";
-        assert_eq!(planted(other, unexplained_unsafe)[0].at, "crates/engine/src/a.rs:3");
-    }
-
-    #[test]
-    fn unsafe_with_a_reason_passes() {
-        for text in [
-            "// SAFETY: fine.\nlet x = unsafe { f() };",
-            "// SAFETY: fine,\n// in two lines.\nlet x = g(\n    1,\n    unsafe { f() },\n);",
-            "/// # Safety\n/// Needs AVX2.\n#[target_feature(enable = \"avx2\")]\nunsafe fn a() {}",
-            "unsafe { f() } // SAFETY: fine.",
-            "type F = unsafe fn(u32);\nrun: unsafe extern \"C\" fn(u32),",
-            "#[unsafe(no_mangle)]\nfn a() {}",
-        ] {
-            assert_eq!(planted(text, unexplained_unsafe), [], "{text}");
-        }
     }
 }
