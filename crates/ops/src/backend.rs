@@ -129,6 +129,7 @@ pub trait Backend: Send {
     ///
     /// # Errors
     /// When the batch does not fit the plan's bucket, a table is too short for a row, a token is outside the
-    /// vocabulary, or the device fails.
+    /// vocabulary, or the device fails. [`crate::BatchCheck`] has the whole list and is asked first. What only the
+    /// computation can find (logits that are no numbers) is found after the rows' own slots have been written.
     fn run(&mut self, exe: Executable, batch: &Batch, out: &mut StepOutput) -> Result<(), OpError>;
 }

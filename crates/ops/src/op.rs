@@ -219,4 +219,30 @@ impl Op {
     pub const fn matrix(&self) -> Option<WeightId> {
         if self.name().reads_matrix() { self.weight() } else { None }
     }
+
+    /// The buffer it writes; for [`Op::KvAppend`] and [`Op::Sample`], which write none, the one that says their width.
+    pub const fn output(&self) -> &BufId {
+        match self {
+            Op::Embedding { out, .. }
+            | Op::RmsNorm { out, .. }
+            | Op::Linear { out, .. }
+            | Op::Attention { out, .. }
+            | Op::SwiGlu { out, .. }
+            | Op::SelectRows { out, .. } => out,
+            Op::HeadNorm { x, .. } | Op::Rope { x, .. } => x,
+            Op::KvAppend { k, .. } => k,
+            Op::Sample { logits } => logits,
+        }
+    }
+
+    /// An input that the call would overwrite while it still reads it. [`Op::SwiGlu`] may write over its gate.
+    pub(crate) fn overwritten_input(&self) -> Option<BufId> {
+        let (input, out) = match self {
+            Op::RmsNorm { x, out, .. } | Op::Linear { x, out, .. } | Op::SelectRows { x, out } => (*x, *out),
+            Op::Attention { q, out, .. } => (*q, *out),
+            Op::SwiGlu { up, out, .. } => (*up, *out),
+            _ => return None,
+        };
+        (input == out).then_some(input)
+    }
 }

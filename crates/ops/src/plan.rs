@@ -2,8 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 use tare_core::{DType, Fault, Format};
+pub use tare_formats::config::RopeStyle;
 
 use crate::op::{BufId, Op, WeightId};
+use crate::variant::OpShape;
 
 /// How many rows a buffer has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -114,17 +116,29 @@ pub struct RopeTable {
     /// Multiplies sine and cosine (YaRN's attention factor; 1 elsewhere).
     pub factor: f32,
     /// Which elements make a pair.
+    #[serde(with = "style")]
     pub style: RopeStyle,
 }
 
-/// Which two elements of a head are rotated together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RopeStyle {
-    /// `(i, i + E/2)`: Hugging Face files.
-    HalfSplit,
-    /// `(2i, 2i + 1)`: GGUF files of the llama architecture.
-    Interleaved,
+/// A [`RopeStyle`] in plans: `half_split` or `interleaved`.
+mod style {
+    use super::RopeStyle;
+    use serde::de::{Deserialize, Deserializer, Error};
+    use serde::ser::Serializer;
+
+    const NAMES: [(&str, RopeStyle); 2] =
+        [("half_split", RopeStyle::HalfSplit), ("interleaved", RopeStyle::Interleaved)];
+
+    pub(super) fn serialize<S: Serializer>(style: &RopeStyle, s: S) -> Result<S::Ok, S::Error> {
+        let name = NAMES.iter().find(|(_, v)| v == style).map_or("", |(name, _)| name);
+        s.serialize_str(name)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<RopeStyle, D::Error> {
+        let name = String::deserialize(d)?;
+        let style = NAMES.iter().find(|(n, _)| *n == name).map(|(_, v)| *v);
+        style.ok_or_else(|| D::Error::custom(format!("expected half_split or interleaved, found `{name}`")))
+    }
 }
 
 impl ForwardPlan {
@@ -157,6 +171,10 @@ impl ForwardPlan {
     }
 
     fn validate_call(&self, op: &Op) -> Result<(), Fault> {
+        if let Some(b) = op.overwritten_input() {
+            let name = &self.get(b)?.name;
+            return Err(Fault::new("out", "another buffer than the one that is read", format!("{name} as both")));
+        }
         let q_width = |kv_of_head: &[u16]| kv_of_head.len() * self.kv.head_size;
         match op {
             Op::Embedding { table, out } => self.expect(*out, self.info(*table)?.cols, RowSpace::All),
@@ -209,6 +227,34 @@ impl ForwardPlan {
             }
             Op::Sample { logits } => self.expect(*logits, self.width(*logits)?, RowSpace::Selected),
         }
+    }
+
+    /// What a call of `op` looks like to a kernel when `rows` rows travel through it and each reads `context` tokens.
+    pub fn shape_of(&self, op: &Op, rows: usize, context: usize) -> OpShape {
+        let width = |id: &BufId| self.buffers.get(id.0 as usize).map_or(0, |b| b.width);
+        let format = op.weight().and_then(|w| self.weight(w)).map(|w| w.format);
+        let kv = &self.kv;
+        let mut shape = OpShape {
+            rows,
+            n: width(op.output()),
+            k: 0,
+            format,
+            heads: 0,
+            kv_heads: kv.kv_heads,
+            head_size: kv.head_size,
+            kv_element_bytes: kv.dtype.bytes(),
+            context: 0,
+        };
+        match op {
+            Op::Linear { x, .. } => shape.k = width(x),
+            Op::Rope { heads, .. } | Op::HeadNorm { heads, .. } => {
+                shape.heads = *heads as usize;
+                shape.head_size = shape.n / (*heads).max(1) as usize;
+            }
+            Op::Attention { kv_of_head, .. } => (shape.heads, shape.context) = (kv_of_head.len(), context),
+            _ => {}
+        }
+        shape
     }
 
     fn info(&self, id: WeightId) -> Result<&WeightInfo, Fault> {

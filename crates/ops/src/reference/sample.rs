@@ -111,9 +111,12 @@ pub fn draw(logits: &[f32], sampler: &Sampler) -> Result<u32, Fault> {
     Ok(kept[kept.len() - 1].0)
 }
 
-/// The random number in [0, 1) of output token `index` of a request: 53 bits of ChaCha8.
+/// The random number in [0, 1) of output token `index` of a request: 53 bits of ChaCha8 under the key `seed`
+/// (little-endian, then zeros), at word `2 * index`.
 pub fn uniform(seed: u64, index: u32) -> f64 {
-    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let mut key = [0; 32];
+    key[..8].copy_from_slice(&seed.to_le_bytes());
+    let mut rng = ChaCha8Rng::from_seed(key);
     rng.set_word_pos(2 * u128::from(index));
     (rng.next_u64() >> 11) as f64 * 2f64.powi(-53)
 }
