@@ -11,6 +11,7 @@ pub mod backend;
 pub mod batch;
 pub mod check;
 pub mod class;
+pub mod conformance;
 pub mod isa;
 pub mod op;
 pub mod plan;

@@ -1,0 +1,92 @@
+//! Cases of the operators that read a matrix: `linear` and `embedding`, in every format.
+
+use tare_core::Format;
+
+use super::case::{Case, Draft};
+use super::values::{KINDS, Noise, WIDE_KINDS, f32_weight, table, weight};
+use crate::batch::TokenSource;
+use crate::class::Rounding;
+use crate::op::Op;
+use crate::plan::RowSpace;
+
+pub(super) fn cases() -> Vec<Case> {
+    let formats = Format::ALL.into_iter().enumerate();
+    formats.flat_map(|(n, f)| linears(f, 1000 * n as u64).into_iter().chain(embeddings(f, n as u64))).collect()
+}
+
+/// One `linear`: T rows, n outputs, k columns counted in blocks of the format.
+#[derive(Clone, Copy, Debug)]
+struct Linear {
+    rows: usize,
+    n: usize,
+    blocks: usize,
+    bias: bool,
+    accumulate: bool,
+    rounding: Rounding,
+}
+
+/// Rows 1 to 33, outputs on both sides of a vector register, each flag on and off, beside each other.
+const BLOCKED: [Linear; 10] = [
+    linear(1, 1, 1),
+    Linear { bias: true, ..linear(1, 17, 2) },
+    Linear { accumulate: true, ..linear(2, 16, 3) },
+    Linear { bias: true, accumulate: true, ..linear(3, 7, 1) },
+    Linear { rounding: Rounding::Bf16, ..linear(5, 15, 2) },
+    linear(8, 48, 1),
+    Linear { rounding: Rounding::Bf16, accumulate: true, ..linear(1, 33, 2) },
+    Linear { bias: true, ..linear(17, 3, 2) },
+    Linear { bias: true, accumulate: true, rounding: Rounding::Bf16, ..linear(33, 17, 1) },
+    linear(4, 576, 1),
+];
+
+/// Plain formats have any number of columns: on both sides of 16 and 32.
+const PLAIN_COLUMNS: [usize; 10] = [1, 15, 16, 17, 31, 33, 48, 100, 64, 576];
+
+const fn linear(rows: usize, n: usize, blocks: usize) -> Linear {
+    Linear { rows, n, blocks, bias: false, accumulate: false, rounding: Rounding::F32 }
+}
+
+fn linears(format: Format, seed: u64) -> Vec<Case> {
+    let columns = |i: usize, l: &Linear| match format.block_weights() {
+        1 => PLAIN_COLUMNS[i],
+        block => block * l.blocks,
+    };
+    BLOCKED.iter().enumerate().map(|(i, l)| linear_case(format, columns(i, l), l, seed + i as u64)).collect()
+}
+
+fn linear_case(format: Format, k: usize, l: &Linear, seed: u64) -> Case {
+    let mut noise = Noise::new(seed);
+    let mut name = format!("linear.{format}.t{}_n{}_k{k}", l.rows, l.n);
+    for (on, word) in [(l.bias, "_bias"), (l.accumulate, "_accumulate"), (l.rounding == Rounding::Bf16, "_bf16")] {
+        name.push_str(if on { word } else { "" });
+    }
+    let mut d = Draft::new(name, l.rows);
+    let x = d.input("x", &table(&mut noise, &WIDE_KINDS, l.rows, k));
+    let out =
+        if l.accumulate { d.input("out", &table(&mut noise, &KINDS, l.rows, l.n)) } else { d.poisoned("out", l.n) };
+    let matrix = weight(&mut noise, "weight", format, (l.n, k));
+    let matrix = d.weight(matrix);
+    let bias = l.bias.then(|| d.weight(f32_weight("bias", l.n, &noise.row(l.n))));
+    d.test(Op::Linear { x, weight: matrix, bias, accumulate: l.accumulate, rounding: l.rounding, out });
+    d.finish(out)
+}
+
+/// Tokens out of order and repeated, the first and the last row of the table among them.
+fn embeddings(format: Format, seed: u64) -> Vec<Case> {
+    let case = |rows: usize, vocab: usize, cols: usize| {
+        let mut noise = Noise::new(seed + rows as u64);
+        let mut d = Draft::new(format!("embedding.{format}.t{rows}_v{vocab}_d{cols}"), rows);
+        let out = d.buffer("out", cols, RowSpace::All);
+        let matrix = weight(&mut noise, "table", format, (vocab, cols));
+        let matrix = d.weight(matrix);
+        d.test(Op::Embedding { table: matrix, out });
+        for (t, row) in d.batch().rows.iter_mut().enumerate() {
+            row.token = TokenSource::Id(((t * 5 + vocab - 1) % vocab) as u32);
+        }
+        d.finish(out)
+    };
+    match format.block_weights() {
+        1 => vec![case(1, 1, 1), case(3, 5, 17), case(8, 7, 100)],
+        block => vec![case(1, 1, block), case(8, 7, 2 * block)],
+    }
+}
