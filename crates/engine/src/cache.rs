@@ -5,6 +5,8 @@
 
 mod contiguous;
 mod paged;
+#[cfg(test)]
+mod tests;
 
 use tare_model::CacheKind;
 use tare_ops::{Backend, KvShape, KvSpan, Table};
