@@ -48,6 +48,7 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     found.extend(layers::cargo_features(&packages));
     found.extend(unused::workspace_dependencies(&std::fs::read_to_string(root.join("Cargo.toml"))?, &packages)?);
     found.extend(sources::missing_forbid(&files));
+    found.extend(headers::kernel_headers(&files));
     let mut long = Vec::new();
     for file in &files {
         found.extend(file_violations(file));
@@ -68,7 +69,6 @@ fn file_violations(file: &tree::TextFile) -> Vec<Violation> {
     let mut found = texts::forbidden_words(file);
     found.extend(texts::too_long(file));
     found.extend(texts::vague_name(file));
-    found.extend(headers::kernel_header(file));
     if file.is_rust() {
         let lines = scan::lines(&file.text);
         found.extend(sources::environment_reads(file, &lines));

@@ -26,11 +26,20 @@ fn is_kernel(path: &str) -> bool {
     of_backend && (rust || path.ends_with(".cu"))
 }
 
-/// A kernel file opens with a comment that has a line `field: ...` for each field.
-pub(crate) fn kernel_header(file: &TextFile) -> Option<Violation> {
-    if !is_kernel(&file.path) {
-        return None;
-    }
+/// Whether `path` is a part of a kernel whose own file is among `files`: `kernels/linear/few.rs` beside
+/// `kernels/linear.rs`, which has the header for both.
+fn is_part(path: &str, files: &[TextFile]) -> bool {
+    let whole = path.rsplit_once('/').map(|(folder, _)| format!("{folder}.rs"));
+    whole.is_some_and(|whole| is_kernel(&whole) && files.iter().any(|f| f.path == whole))
+}
+
+/// Every kernel file opens with a comment that has a line `field: ...` for each field.
+pub(crate) fn kernel_headers(files: &[TextFile]) -> Vec<Violation> {
+    let kernels = files.iter().filter(|file| is_kernel(&file.path) && !is_part(&file.path, files));
+    kernels.filter_map(kernel_header).collect()
+}
+
+fn kernel_header(file: &TextFile) -> Option<Violation> {
     let header = file.text.lines().take_while(|line| line.starts_with("//"));
     let names: Vec<String> = header.filter_map(field_name).collect();
     let missing: Vec<&str> = FIELDS.into_iter().filter(|field| !names.iter().any(|n| n == field)).collect();
@@ -58,7 +67,7 @@ mod tests {
     }
 
     fn at(path: &str, text: &str) -> Option<Violation> {
-        kernel_header(&TextFile { path: path.into(), text: text.into() })
+        kernel_headers(&[TextFile { path: path.into(), text: text.into() }]).pop()
     }
 
     #[test]
@@ -73,6 +82,16 @@ mod tests {
     fn only_the_opening_comment_counts() {
         let late = format!("use x;\n{}", header());
         assert!(at("crates/cuda/kernels/a.cu", &late).unwrap().found.contains("math, shapes"));
+    }
+
+    #[test]
+    fn a_part_is_covered_by_its_kernel_which_must_have_the_header() {
+        let file = |path: &str, text: String| TextFile { path: path.into(), text };
+        let part = file("crates/cpu/src/kernels/linear/few.rs", String::new());
+        let whole = |text| file("crates/cpu/src/kernels/linear.rs", text);
+        assert_eq!(kernel_headers(&[part.clone(), whole(header())]), []);
+        assert_eq!(kernel_headers(&[part.clone(), whole(String::new())])[0].at, whole(String::new()).path);
+        assert_eq!(kernel_headers(&[part.clone()])[0].at, part.path);
     }
 
     #[test]
