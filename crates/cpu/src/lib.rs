@@ -1,4 +1,24 @@
 //! The CPU backend: worker pool, kernels and step execution.
+//!
+//! [`CpuBackend`] keeps weights as the packed bytes it is given, compiles a plan into a [`program`] (buffers, bound
+//! kernels, barriers), and runs a step as one parallel region of its [`pool`]. Kernels are written once over
+//! [`lanes`] and [`unpack`], and give the bits of the reference in `tare-ops` on every instruction set.
 
 pub mod affinity;
+pub mod backend;
+pub mod isa;
+pub mod kernels;
+pub mod kv;
+pub mod lanes;
+pub mod matrix;
+pub mod memory;
+pub mod order;
 pub mod pool;
+pub mod program;
+pub mod registry;
+pub mod rows;
+pub mod step;
+pub mod unpack;
+
+pub use backend::{CpuBackend, CpuConfig};
+pub use isa::detect as detect_isa;

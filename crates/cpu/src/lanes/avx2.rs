@@ -19,6 +19,22 @@ pub struct Affine {
 type V = [__m256; 2];
 type Q = [__m256i; 2];
 
+/// An expression for register 0 and for register 1. Not a closure: those do not inherit the instruction set.
+macro_rules! both {
+    ($i:ident => $e:expr) => {
+        [
+            {
+                let $i = 0;
+                $e
+            },
+            {
+                let $i = 1;
+                $e
+            },
+        ]
+    };
+}
+
 #[target_feature(enable = "avx2,fma,f16c")]
 fn with_features<K: Kernel>(l: Avx2, kernel: K) -> K::Output {
     kernel.run(l)
@@ -76,7 +92,7 @@ impl Lanes for Avx2 {
         unsafe {
             // The upper address may lie past the end when its mask is empty, which `wrapping_add` allows.
             let v = [_mm256_maskload_ps(p, m[0]), _mm256_maskload_ps(p.wrapping_add(8), m[1])];
-            std::array::from_fn(|i| _mm256_blendv_ps(fill, v[i], _mm256_castsi256_ps(m[i])))
+            both!(i => _mm256_blendv_ps(fill, v[i], _mm256_castsi256_ps(m[i])))
         }
     }
     #[inline(always)]
@@ -121,16 +137,16 @@ impl Lanes for Avx2 {
     }
     #[inline(always)]
     fn if_less(self, a: V, b: V, yes: V, no: V) -> V {
-        unsafe { std::array::from_fn(|i| _mm256_blendv_ps(no[i], yes[i], _mm256_cmp_ps::<_CMP_LT_OQ>(a[i], b[i]))) }
+        unsafe { both!(i => _mm256_blendv_ps(no[i], yes[i], _mm256_cmp_ps::<_CMP_LT_OQ>(a[i], b[i]))) }
     }
     #[inline(always)]
     fn if_nan(self, a: V, yes: V, no: V) -> V {
-        unsafe { std::array::from_fn(|i| _mm256_blendv_ps(no[i], yes[i], _mm256_cmp_ps::<_CMP_UNORD_Q>(a[i], a[i]))) }
+        unsafe { both!(i => _mm256_blendv_ps(no[i], yes[i], _mm256_cmp_ps::<_CMP_UNORD_Q>(a[i], a[i]))) }
     }
     #[inline(always)]
     fn add_exponent(self, y: V, n: V) -> V {
         unsafe {
-            std::array::from_fn(|i| {
+            both!(i => {
                 let n = _mm256_slli_epi32::<23>(_mm256_castps_si256(n[i]));
                 _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(y[i]), n))
             })
@@ -148,14 +164,19 @@ impl Lanes for Avx2 {
     #[inline(always)]
     fn sum_each(self, v: &[V; LANES]) -> V {
         unsafe {
-            // 16 -> 8 is the two registers; 8 -> 4: `fours[i]` holds vectors i and i + 4 of a half of the vectors.
-            let half = |at: usize| {
-                let fours: [__m256; 4] = std::array::from_fn(|i| {
-                    let (v, w) = (v[at + i], v[at + i + 4]);
-                    let (a, b) = (_mm256_add_ps(v[0], v[1]), _mm256_add_ps(w[0], w[1]));
-                    _mm256_add_ps(_mm256_permute2f128_ps::<0x20>(a, b), _mm256_permute2f128_ps::<0x31>(a, b))
-                });
-                let twos: [__m256; 2] = std::array::from_fn(|i| {
+            // 16 -> 8 is the two registers; `eights[i]` is vector i.
+            let mut eights = [_mm256_setzero_ps(); LANES];
+            for i in 0..LANES {
+                eights[i] = _mm256_add_ps(v[i][0], v[i][1]);
+            }
+            both!(half => {
+                // 8 -> 4: `fours[i]` holds vectors i and i + 4 of this half of the vectors.
+                let mut fours = [_mm256_setzero_ps(); 4];
+                for i in 0..4 {
+                    let (a, b) = (eights[8 * half + i], eights[8 * half + i + 4]);
+                    fours[i] = _mm256_add_ps(_mm256_permute2f128_ps::<0x20>(a, b), _mm256_permute2f128_ps::<0x31>(a, b));
+                }
+                let twos = both!(i => {
                     let (a, b) = (fours[i], fours[i + 2]);
                     _mm256_add_ps(_mm256_shuffle_ps::<0x44>(a, b), _mm256_shuffle_ps::<0xee>(a, b))
                 });
@@ -163,8 +184,7 @@ impl Lanes for Avx2 {
                 let ones = _mm256_add_ps(_mm256_shuffle_ps::<0x88>(a, b), _mm256_shuffle_ps::<0xdd>(a, b));
                 // Within a 128-bit piece the order is now 0, 2, 1, 3.
                 _mm256_permute_ps::<0b11_01_10_00>(ones)
-            };
-            [half(0), half(8)]
+            })
         }
     }
     #[inline(always)]
@@ -186,16 +206,14 @@ impl Lanes for Avx2 {
     #[inline(always)]
     unsafe fn signed_bytes(self, p: *const u8) -> V {
         unsafe {
-            let at = |p: *const u8| _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p.cast())));
-            [at(p), at(p.add(8))]
+            both!(i => _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p.add(8 * i).cast()))))
         }
     }
     #[inline(always)]
     unsafe fn nibbles(self, p: *const u8) -> Q {
         unsafe {
             let shifts = _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28);
-            let at = |p: *const u8| _mm256_srlv_epi32(_mm256_set1_epi32(p.cast::<i32>().read_unaligned()), shifts);
-            [at(p), at(p.add(4))]
+            both!(i => _mm256_srlv_epi32(_mm256_set1_epi32(p.cast::<i32>().add(i).read_unaligned()), shifts))
         }
     }
     #[inline(always)]
@@ -205,11 +223,10 @@ impl Lanes for Avx2 {
     #[inline(always)]
     unsafe fn bf16s(self, p: *const u8) -> V {
         unsafe {
-            let at = |p: *const u8| {
-                let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
+            both!(i => {
+                let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.add(16 * i).cast()));
                 _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
-            };
-            [at(p), at(p.add(16))]
+            })
         }
     }
     #[inline(always)]
@@ -218,21 +235,21 @@ impl Lanes for Avx2 {
     }
     #[inline(always)]
     fn shr(self, q: Q, n: u32) -> Q {
-        unsafe { q.map(|q| _mm256_srl_epi32(q, _mm_cvtsi32_si128(n as i32))) }
+        unsafe { both!(i => _mm256_srl_epi32(q[i], _mm_cvtsi32_si128(n as i32))) }
     }
     #[inline(always)]
     fn and(self, q: Q, mask: u32) -> Q {
-        unsafe { q.map(|q| _mm256_and_si256(q, _mm256_set1_epi32(mask as i32))) }
+        unsafe { both!(i => _mm256_and_si256(q[i], _mm256_set1_epi32(mask as i32))) }
     }
     #[inline(always)]
     fn or_shl(self, a: Q, b: Q, n: u32) -> Q {
-        unsafe { std::array::from_fn(|i| _mm256_or_si256(a[i], _mm256_sll_epi32(b[i], _mm_cvtsi32_si128(n as i32)))) }
+        unsafe { both!(i => _mm256_or_si256(a[i], _mm256_sll_epi32(b[i], _mm_cvtsi32_si128(n as i32)))) }
     }
     #[inline(always)]
     fn add_where(self, q: Q, bits: u16, value: u32) -> Q {
         unsafe {
             let lanes = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
-            std::array::from_fn(|i| {
+            both!(i => {
                 let bits = _mm256_set1_epi32(i32::from(bits >> (8 * i)));
                 let set = _mm256_cmpeq_epi32(_mm256_and_si256(bits, lanes), lanes);
                 _mm256_add_epi32(q[i], _mm256_and_si256(set, _mm256_set1_epi32(value as i32)))
@@ -241,7 +258,7 @@ impl Lanes for Avx2 {
     }
     #[inline(always)]
     fn to_f32(self, q: Q) -> V {
-        unsafe { q.map(|q| _mm256_cvtepi32_ps(q)) }
+        unsafe { both!(i => _mm256_cvtepi32_ps(q[i])) }
     }
     #[inline(always)]
     fn map(self, center: f32, scale: V, offset: V) -> Affine {

@@ -19,14 +19,6 @@ fn first(n: usize) -> __mmask16 {
     ((1u32 << n) - 1) as u16
 }
 
-/// `[lo256(a) + hi256(a), lo256(b) + hi256(b)]`: lane i plus lane i + 8 of two vectors.
-macro_rules! fold {
-    ($a:expr, $b:expr, $low:literal, $high:literal) => {{
-        let (a, b) = ($a, $b);
-        _mm512_add_ps(_mm512_shuffle_f32x4::<$low>(a, b), _mm512_shuffle_f32x4::<$high>(a, b))
-    }};
-}
-
 // SAFETY of every block below: an `Avx512` exists only where `detect` found the features, and where an address is
 // taken, it is the caller's, who promises what the trait asks for.
 #[allow(clippy::undocumented_unsafe_blocks, reason = "one reason for all of them, stated above")]
@@ -125,19 +117,25 @@ impl Lanes for Avx512 {
     fn sum_each(self, v: &[__m512; LANES]) -> __m512 {
         unsafe {
             // 16 -> 8: `eights[i]` holds vectors i and i + 8, eight partial sums each.
-            let eights: [__m512; 8] = std::array::from_fn(|i| fold!(v[i], v[i + 8], 0x44, 0xee));
+            let mut eights = [_mm512_setzero_ps(); 8];
+            for i in 0..8 {
+                let (a, b) = (v[i], v[i + 8]);
+                eights[i] = _mm512_add_ps(_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0xee>(a, b));
+            }
             // 8 -> 4: `fours[i]` holds vectors i, i + 4, i + 8, i + 12 (128-bit pieces in that order).
-            let fours: [__m512; 4] = std::array::from_fn(|i| {
-                let order = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27);
-                let upper = _mm512_setr_epi32(4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31);
+            let lower = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27);
+            let upper = _mm512_setr_epi32(4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31);
+            let mut fours = [_mm512_setzero_ps(); 4];
+            for i in 0..4 {
                 let (a, b) = (eights[i], eights[i + 4]);
-                _mm512_add_ps(_mm512_permutex2var_ps(a, order, b), _mm512_permutex2var_ps(a, upper, b))
-            });
+                fours[i] = _mm512_add_ps(_mm512_permutex2var_ps(a, lower, b), _mm512_permutex2var_ps(a, upper, b));
+            }
             // 4 -> 2 -> 1 inside the pieces; lane j of piece p then is vector 4 p + j.
-            let twos: [__m512; 2] = std::array::from_fn(|i| {
+            let mut twos = [_mm512_setzero_ps(); 2];
+            for i in 0..2 {
                 let (a, b) = (fours[i], fours[i + 2]);
-                _mm512_add_ps(_mm512_shuffle_ps::<0x44>(a, b), _mm512_shuffle_ps::<0xee>(a, b))
-            });
+                twos[i] = _mm512_add_ps(_mm512_shuffle_ps::<0x44>(a, b), _mm512_shuffle_ps::<0xee>(a, b));
+            }
             let (a, b) = (twos[0], twos[1]);
             let ones = _mm512_add_ps(_mm512_shuffle_ps::<0x88>(a, b), _mm512_shuffle_ps::<0xdd>(a, b));
             // Within a piece the order is now 0, 2, 1, 3.

@@ -1,0 +1,292 @@
+//! The backend: weights, pools and programs of one host, and the calls that the engine makes.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
+
+use tare_core::{Fault, Reading, Weight};
+use tare_ops::{
+    Backend, BackendInfo, Batch, Executable, ForwardPlan, IsaSet, KvId, KvShape, KvSpan, OpError, RowOutput,
+    StepOutput, TokenSource, Variant, Wants, WeightId,
+};
+
+use crate::isa;
+use crate::kernels::kv_append::TableView;
+use crate::kernels::sample::Outputs;
+use crate::kv::KvPool;
+use crate::matrix::Held;
+use crate::pool::Pool;
+use crate::program::{Linker, Program, Task};
+use crate::registry::Registry;
+use crate::step::{Step, Workspace};
+
+/// How a backend uses the host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CpuConfig {
+    /// Workers, the calling thread included.
+    pub threads: usize,
+    /// Levels that kernels may use: [`isa::detect`], or fewer. Levels that the host lacks are dropped.
+    pub isa: IsaSet,
+    /// Whether each worker is bound to a processor.
+    pub pin: bool,
+}
+
+/// Runs plans on the processors of this host.
+///
+/// [`Backend::run`] returns when the step is done; its only allocations are those of [`StepOutput`], of filtered
+/// sampling, and of attention scores when a context outgrows all before.
+#[derive(Debug)]
+pub struct CpuBackend {
+    registry: Registry,
+    isa: IsaSet,
+    workers: Pool,
+    weights: Vec<Held>,
+    pools: BTreeMap<u32, KvPool>,
+    programs: BTreeMap<u32, Program>,
+    /// The last handle given for a pool or a program; handles are never used twice.
+    handles: u32,
+    workspaces: Vec<Workspace>,
+    step: StepState,
+}
+
+/// Working memory of a step, kept from one to the next.
+#[derive(Debug, Default)]
+struct StepState {
+    tokens: Vec<u32>,
+    selected: Vec<u32>,
+    tables: Vec<TableView>,
+    /// Tokens that the last step gave.
+    previous: Vec<u32>,
+    failed: Mutex<Option<Fault>>,
+    times: Vec<AtomicU64>,
+}
+
+impl CpuBackend {
+    /// Starts the workers.
+    ///
+    /// # Errors
+    /// When the host refuses a thread or memory.
+    pub fn new(config: CpuConfig) -> Result<Self, OpError> {
+        let host = isa::detect();
+        let workers = Pool::new(config.threads, config.pin).map_err(|e| device("worker threads", e.to_string()))?;
+        let workspaces = (0..workers.workers()).map(|_| Workspace::new()).collect::<Result<_, _>>()?;
+        Ok(Self {
+            registry: Registry::new(),
+            isa: IsaSet::new(config.isa.levels().iter().copied().filter(|l| host.has(*l))),
+            workers,
+            weights: Vec::new(),
+            pools: BTreeMap::new(),
+            programs: BTreeMap::new(),
+            handles: 0,
+            workspaces,
+            step: StepState::default(),
+        })
+    }
+
+    /// The processor of each worker, or why they are not pinned.
+    pub fn placement(&self) -> &Reading<Vec<usize>> {
+        self.workers.placement()
+    }
+
+    /// Runs a step as [`Backend::run`] does, and writes the nanoseconds of each call of the plan to `ns`.
+    ///
+    /// The workers meet before every stage, so that the times do not overlap: the step is a little slower than an
+    /// untraced one, in which independent calls run into each other.
+    ///
+    /// # Errors
+    /// As [`Backend::run`].
+    pub fn run_traced(
+        &mut self,
+        exe: Executable,
+        batch: &Batch,
+        out: &mut StepOutput,
+        ns: &mut Vec<u64>,
+    ) -> Result<(), OpError> {
+        let stages = self.program(exe)?.stages.len();
+        if self.step.times.len() <= stages {
+            self.step.times.resize_with(stages + 1, AtomicU64::default);
+        }
+        self.run_step(exe, batch, out, true)?;
+        let program = self.program(exe)?;
+        ns.clear();
+        ns.resize(program.kernels.len(), 0);
+        for (i, stage) in program.stages.iter().enumerate() {
+            let at = |i: usize| self.step.times[i].load(Relaxed);
+            ns[stage.call] += at(i + 1) - at(i);
+        }
+        Ok(())
+    }
+
+    fn program(&self, exe: Executable) -> Result<&Program, Fault> {
+        self.programs.get(&exe.0).ok_or_else(|| unknown("executable", exe.0))
+    }
+
+    fn pool(&self, kv: KvId) -> Result<&KvPool, Fault> {
+        self.pools.get(&kv.0).ok_or_else(|| unknown("kv pool", kv.0))
+    }
+
+    fn handle(&mut self) -> u32 {
+        self.handles += 1;
+        self.handles
+    }
+
+    /// Checks the batch and makes the step's working memory describe it.
+    fn prepare(&mut self, exe: Executable, batch: &Batch) -> Result<(), OpError> {
+        let (pools, step) = (&self.pools, &mut self.step);
+        let program = self.programs.get_mut(&exe.0).ok_or_else(|| unknown("executable", exe.0))?;
+        program.check.check(batch, |kv| pools.get(&kv.0).map(KvPool::info), step.previous.len())?;
+        if program.heads_together > 0 {
+            let context = batch.rows.iter().map(|r| r.context as usize).max().unwrap_or(0);
+            for workspace in &mut self.workspaces {
+                workspace.grow(context)?;
+            }
+        }
+        step.tables.clear();
+        for table in &batch.tables {
+            // A plan without a cache may name pools that are not there; nothing looks at its tables.
+            let Some(pool) = pools.get(&table.kv.0) else { break };
+            step.tables.push(TableView::new(pool.view(), &table.pages));
+        }
+        step.tokens.clear();
+        step.tokens.extend(batch.rows.iter().map(|row| match row.token {
+            TokenSource::Id(id) => id,
+            TokenSource::Previous(n) => step.previous[n as usize],
+        }));
+        step.selected.clear();
+        let wanted = batch.rows.iter().enumerate().filter(|(_, r)| r.wants != Wants::Nothing);
+        step.selected.extend(wanted.map(|(t, _)| t as u32));
+        for stage in &mut program.stages {
+            if let Task::Attention(_, _, next) = &mut stage.task {
+                *next.get_mut() = 0;
+            }
+        }
+        Ok(())
+    }
+
+    fn run_step(
+        &mut self,
+        exe: Executable,
+        batch: &Batch,
+        out: &mut StepOutput,
+        traced: bool,
+    ) -> Result<(), OpError> {
+        self.prepare(exe, batch)?;
+        let state = &self.step;
+        let program = self.programs.get(&exe.0).ok_or_else(|| unknown("executable", exe.0))?;
+        out.rows.resize_with(state.selected.len(), RowOutput::default);
+        let step = Step {
+            program,
+            batch,
+            tokens: &state.tokens,
+            selected: &state.selected,
+            tables: &state.tables,
+            workspaces: &self.workspaces,
+            outputs: Outputs(out.rows.as_mut_ptr()),
+            failed: &state.failed,
+            times: traced.then(|| (Instant::now(), &state.times[..])),
+        };
+        let ran = self.workers.run(|region| step.walk(region));
+        let failed = state.failed.lock().unwrap_or_else(|e| e.into_inner()).take();
+        let result = match (ran, failed) {
+            (Err(panic), _) => Err(device("worker", panic.to_string())),
+            (Ok(()), Some(fault)) => Err(fault.into()),
+            (Ok(()), None) => Ok(()),
+        };
+        if result.is_err() {
+            out.rows.clear();
+        }
+        self.step.previous.clear();
+        self.step.previous.extend(out.rows.iter().map(|r| r.token));
+        result
+    }
+}
+
+fn unknown(what: &str, id: u32) -> Fault {
+    Fault::new(what, "a handle of this backend", id.to_string())
+}
+
+fn device(kernel: &str, message: String) -> OpError {
+    OpError::Device { kernel: kernel.to_string(), message }
+}
+
+impl Backend for CpuBackend {
+    fn describe(&self) -> BackendInfo {
+        BackendInfo {
+            name: "cpu".to_string(),
+            device: isa::processor(),
+            threads: self.workers.workers(),
+            isa: self.isa.clone(),
+        }
+    }
+
+    fn variants(&self) -> &[Variant] {
+        self.registry.variants()
+    }
+
+    fn pack(&mut self, weight: &Weight) -> Result<WeightId, OpError> {
+        let id = u32::try_from(self.weights.len()).map_err(|_| Fault::new("weights", "fewer than 2^32", "more"))?;
+        self.weights.push(Held::new(weight));
+        Ok(WeightId(id))
+    }
+
+    fn alloc_kv(&mut self, shape: KvShape, pages: usize, page_tokens: usize) -> Result<KvId, OpError> {
+        let pool = KvPool::new(shape, pages, page_tokens)?;
+        let id = self.handle();
+        self.pools.insert(id, pool);
+        Ok(KvId(id))
+    }
+
+    fn free_kv(&mut self, kv: KvId) -> Result<(), OpError> {
+        self.pools.remove(&kv.0).map(|_| ()).ok_or_else(|| unknown("kv pool", kv.0).into())
+    }
+
+    fn copy_kv(&mut self, from: KvSpan, to: KvSpan) -> Result<(), OpError> {
+        let (source, target) = (self.pool(from.kv)?, self.pool(to.kv)?);
+        if (source.info().shape, from.tokens) != (target.info().shape, to.tokens) {
+            let say = |pool: &KvPool, tokens| format!("{tokens} tokens of {:?}", pool.info().shape);
+            return Err(Fault::new("copy of kv", say(source, from.tokens), say(target, to.tokens)).into());
+        }
+        source.check(from.page, from.start, from.tokens)?;
+        target.check(to.page, to.start, to.tokens)?;
+        let (at, onto) = ((from.page, from.start), (to.page, to.start));
+        if from.kv == to.kv {
+            self.pools.get_mut(&to.kv.0).into_iter().for_each(|p| p.copy_within(at, onto, from.tokens));
+        } else if let Some(mut pool) = self.pools.remove(&to.kv.0) {
+            if let Some(source) = self.pools.get(&from.kv.0) {
+                pool.copy_from(onto, source, at, from.tokens);
+            }
+            self.pools.insert(to.kv.0, pool);
+        }
+        Ok(())
+    }
+
+    fn read_kv(&mut self, span: KvSpan) -> Result<Vec<u8>, OpError> {
+        Ok(self.pool(span.kv)?.read(span.page, span.start, span.tokens)?)
+    }
+
+    fn write_kv(&mut self, span: KvSpan, bytes: &[u8]) -> Result<(), OpError> {
+        let pool = self.pools.get_mut(&span.kv.0).ok_or_else(|| unknown("kv pool", span.kv.0))?;
+        Ok(pool.write(span.page, span.start, span.tokens, bytes)?)
+    }
+
+    fn compile(&mut self, plan: &ForwardPlan) -> Result<Executable, OpError> {
+        let linker = Linker { registry: &self.registry, isa: &self.isa, weights: &self.weights };
+        let program = linker.compile(plan)?;
+        self.step.tokens.reserve(plan.bucket.rows);
+        self.step.tables.reserve(plan.bucket.rows);
+        self.step.selected.reserve(plan.bucket.selected);
+        self.step.previous.reserve(plan.bucket.selected);
+        let id = self.handle();
+        self.programs.insert(id, program);
+        Ok(Executable(id))
+    }
+
+    fn release(&mut self, exe: Executable) {
+        self.programs.remove(&exe.0);
+    }
+
+    fn run(&mut self, exe: Executable, batch: &Batch, out: &mut StepOutput) -> Result<(), OpError> {
+        self.run_step(exe, batch, out, false)
+    }
+}

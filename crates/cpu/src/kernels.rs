@@ -1,0 +1,15 @@
+//! The kernels, one operator a file, written once over [`Lanes`](crate::lanes::Lanes).
+//!
+//! A kernel is a computation on one worker's share of a call. Where two workers could write the same element, the file
+//! says how the work is dealt out.
+
+pub mod attention;
+pub mod embedding;
+pub mod kv_append;
+pub mod linear;
+pub mod norm;
+pub mod rope;
+pub mod round;
+pub mod sample;
+pub mod select_rows;
+pub mod swiglu;

@@ -1,0 +1,104 @@
+//! Matrix times rows, in every weight format.
+//!
+//! math: `out[t, n] = sum_k x[t, k] * w[n, k] (+ bias[n])`, added to `out[t, n]` when accumulating
+//! shapes: x [T, k], weight [n, k] packed, bias [n], out [T, n]
+//! layout: weight rows as the file has them; x and out with rows padded to 32 columns of +0
+//! precision: weights dequantized exactly (each operation rounded to F32 as ggml and MLX round it), products fused, sums in F32; 16 lanes with k ascending, then the tree of `tare_ops::reference::lanes`
+//! preconditions: k a multiple of the format's block; any n, any T
+//! cost: n * row bytes of weights once for few rows, once per 96 rows else; 2 T n k flops
+//! tolerance: bit-identical to the reference, for every T, tile and thread count
+//! wins: one to four rows (unpacked in registers) and prompts (a panel of 16 weight rows unpacked once for 96 rows)
+//! loses: 5 to 12 rows, where the panel is unpacked for few products; formats of 5 and 6 bits, whose unpacking is arithmetic
+//! fallback: the same code on an array (`portable`)
+//! evidence: none yet
+//! source: register tiling after Goto and van de Geijn (2008); 16-value tables by `vpermps`, prefetch distance by our own probe
+//!
+//! Workers take contiguous runs of 16 weight rows, so that each output line of 64 bytes has one writer.
+
+mod few;
+mod many;
+
+use crate::lanes::{LANES, Lanes};
+use crate::matrix::Matrix;
+use crate::pool::Region;
+use crate::rows::Rows;
+use crate::unpack::Unpack;
+
+/// Weight rows that are finished together: one vector of outputs.
+const GROUP: usize = LANES;
+/// Bytes ahead of the quants in use that are asked for: the distance from which on decode no longer gains.
+const AHEAD: usize = 6 << 10;
+
+/// A call.
+#[derive(Clone, Copy, Debug)]
+pub struct Linear {
+    /// [T, k]
+    pub x: Rows,
+    /// [n, k]
+    pub weight: Matrix,
+    /// [n], padded; null for none.
+    pub bias: Bias,
+    /// Add to `out` instead of replacing it.
+    pub accumulate: bool,
+    /// [T, n]
+    pub out: Rows,
+}
+
+/// A bias vector that the backend holds, if there is one.
+#[derive(Clone, Copy, Debug)]
+pub struct Bias(pub Option<std::ptr::NonNull<f32>>);
+
+// SAFETY: it points into a vector of the backend, which is never written after it was made.
+unsafe impl Send for Bias {}
+// SAFETY: as above.
+unsafe impl Sync for Bias {}
+
+/// Runs one worker's share: call, rows of the step, where we are, the worker's scratch of [`SCRATCH`] F32.
+///
+/// # Safety
+/// The call's pointers hold `rows` rows; the weight has the format of the kernel; nobody else writes the same shares.
+pub type LinearFn = unsafe fn(&Linear, usize, Region, *mut f32);
+
+/// F32 that [`LinearFn`] needs as scratch.
+pub const SCRATCH: usize = many::SCRATCH;
+
+/// The kernel of format `F` on instruction set `L`; none when this processor does not have it.
+pub fn kernel<L: Lanes, F: Unpack>() -> LinearFn {
+    run::<L, F>
+}
+
+unsafe fn run<L: Lanes, F: Unpack>(call: &Linear, rows: usize, region: Region, scratch: *mut f32) {
+    // The registry offers a kernel only where `detect` succeeds, so that this returns at once.
+    let Some(l) = L::detect() else { return };
+    let share = region.share(call.weight.rows, GROUP);
+    if rows <= few::most::<L>() {
+        l.vectorize(few::Few::<F>::new(call, rows, share));
+    } else {
+        l.vectorize(many::Many::<F>::new(call, rows, share, scratch));
+    }
+}
+
+/// Stores outputs `n .. n + 16` of row `t` from the lanes of their sums.
+///
+/// # Safety
+/// Row t exists and n is an output of the call.
+#[inline(always)]
+unsafe fn finish<L: Lanes>(l: L, call: &Linear, t: usize, n: usize, lanes: &[L::V; GROUP]) {
+    let mut v = l.sum_each(lanes);
+    if let Bias(Some(bias)) = call.bias {
+        // SAFETY: a bias is padded to a multiple of 32, and n is one of 16.
+        v = l.add(v, unsafe { l.load(bias.as_ptr().add(n)) });
+    }
+    let at = call.out.row(t).wrapping_add(n);
+    let left = call.weight.rows - n;
+    // SAFETY: the row has `left` outputs from here, and only its columns are written.
+    unsafe {
+        if left >= GROUP {
+            let v = if call.accumulate { l.add(l.load(at), v) } else { v };
+            l.store(at, v);
+        } else {
+            let v = if call.accumulate { l.add(l.load_part(at, left, 0.0), v) } else { v };
+            l.store_part(at, left, v);
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! Which stages must not overlap.
+
+use tare_ops::BufId;
+
+/// Something that stages read and write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resource {
+    /// A buffer of the plan.
+    Buffer(BufId),
+    /// Its rounded copy.
+    Rounded(BufId),
+    /// The cache of a layer.
+    Cache(u32),
+    /// Sines and cosines of the step.
+    Angles,
+    /// What the step gives back.
+    Output,
+}
+
+/// What has been read and written since the workers last met.
+#[derive(Debug, Default)]
+pub struct Order {
+    read: Vec<Resource>,
+    written: Vec<Resource>,
+}
+
+impl Order {
+    /// Whether the workers must meet before a stage that reads and writes these; takes note of it.
+    pub fn meets(&mut self, reads: &[Resource], writes: &[Resource]) -> bool {
+        let touched = |r: &Resource| self.written.contains(r);
+        let barrier = reads.iter().any(touched) || writes.iter().any(|w| touched(w) || self.read.contains(w));
+        if barrier {
+            self.read.clear();
+            self.written.clear();
+        }
+        self.read.extend(reads);
+        self.written.extend(writes);
+        barrier
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_dependent_stages_are_separated() {
+        let b = |n| Resource::Buffer(BufId(n));
+        let mut order = Order::default();
+        assert!(!order.meets(&[], &[b(0)]), "the first stage waits for nobody");
+        assert!(order.meets(&[b(0)], &[b(1)]), "reads what was written");
+        assert!(!order.meets(&[b(0)], &[b(2)]), "a second reader");
+        assert!(order.meets(&[b(3)], &[b(0)]), "writes what is being read");
+        assert!(order.meets(&[], &[b(0)]), "writes what was written");
+        assert!(!order.meets(&[b(1), b(2)], &[b(4)]), "what was written before the last meeting is settled");
+    }
+}

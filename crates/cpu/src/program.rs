@@ -1,0 +1,346 @@
+//! A plan made ready: buffers allocated, kernels bound, barriers placed.
+
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicUsize;
+
+use tare_core::{DType, Fault};
+use tare_ops::{BatchCheck, BufId, ForwardPlan, IsaSet, Op, OpCall, OpError, RopeTable, Rounding, RowSpace, WeightId};
+
+use crate::kernels::attention::{Attention, AttentionFn};
+use crate::kernels::embedding::{Embedding, EmbeddingFn};
+use crate::kernels::kv_append::KvAppend;
+use crate::kernels::linear::{Bias, Linear, LinearFn};
+use crate::kernels::norm::{Norm, NormFn};
+use crate::kernels::rope::{Angles, Rope, RopeFn};
+use crate::kernels::round::Round;
+use crate::kernels::sample::{Sample, SampleFn};
+use crate::kernels::select_rows::SelectRows;
+use crate::kernels::swiglu::{SwiGlu, SwiGluFn};
+use crate::kv::out_of_memory;
+use crate::matrix::Held;
+use crate::memory::Memory;
+use crate::order::{Order, Resource};
+use crate::registry::{Entry, Registry};
+use crate::rows::{Rows, padded};
+
+/// What a stage does.
+#[derive(Debug)]
+pub enum Task {
+    /// Sines and cosines of the step's positions.
+    Angles(Angles),
+    /// Rounding in front of linears.
+    Round(Round, RowSpace),
+    /// Rows of the embedding.
+    Embedding(EmbeddingFn, Embedding),
+    /// Norm of rows or heads.
+    Norm(NormFn, Norm, RowSpace),
+    /// Rotary embedding.
+    Rope(RopeFn, Rope),
+    /// Matrix product.
+    Linear(LinearFn, Linear, RowSpace),
+    /// Keys and values into the cache.
+    KvAppend(KvAppend),
+    /// Attention, and the counter from which its workers take pieces.
+    Attention(AttentionFn, Attention, AtomicUsize),
+    /// The gated unit.
+    SwiGlu(SwiGluFn, SwiGlu, RowSpace),
+    /// The rows that something is wanted of.
+    SelectRows(SelectRows),
+    /// Logits to tokens.
+    Sample(SampleFn, Sample),
+}
+
+/// One stage: all workers do their share of a task.
+#[derive(Debug)]
+pub struct Stage {
+    /// What.
+    pub task: Task,
+    /// The call of the plan that it belongs to.
+    pub call: usize,
+    /// Whether the workers meet before it, because it touches what an earlier stage wrote or reads.
+    pub barrier: bool,
+}
+
+/// An executable.
+#[derive(Debug)]
+pub struct Program {
+    /// What a batch must keep.
+    pub check: BatchCheck,
+    /// The most rows.
+    pub bucket: tare_ops::Bucket,
+    /// For the angles.
+    pub rope: RopeTable,
+    /// In order.
+    pub stages: Vec<Stage>,
+    /// Keys of the plan's calls, for messages.
+    pub kernels: Vec<String>,
+    /// Most heads that attention takes together; 0 without attention.
+    pub heads_together: usize,
+    /// What the stages' pointers point into.
+    _buffers: Vec<Memory>,
+}
+
+/// What a plan is compiled against.
+#[derive(Clone, Copy, Debug)]
+pub struct Linker<'a> {
+    /// The kernels.
+    pub registry: &'a Registry,
+    /// The levels that may be used.
+    pub isa: &'a IsaSet,
+    /// The weights of the backend, by [`WeightId`].
+    pub weights: &'a [Held],
+}
+
+impl Linker<'_> {
+    /// Compiles `plan`.
+    ///
+    /// # Errors
+    /// When the plan does not validate, names an unknown kernel or weight, or memory runs out.
+    pub fn compile(&self, plan: &ForwardPlan) -> Result<Program, OpError> {
+        plan.validate()?;
+        self.check_weights(plan)?;
+        let mut build = Build::new(*self, plan)?;
+        for (i, call) in plan.calls.iter().enumerate() {
+            let entry = self.resolve(plan, call)?;
+            build.call(i, &call.op, entry).map_err(|e| match e {
+                OpError::Input(f) => f.within(format!("plan {} call {i} ({})", plan.name, call.kernel)).into(),
+                other => other,
+            })?;
+        }
+        Ok(Program {
+            check: BatchCheck::new(plan),
+            bucket: plan.bucket,
+            rope: plan.rope.clone(),
+            kernels: plan.calls.iter().map(|c| c.kernel.clone()).collect(),
+            heads_together: build.heads_together,
+            stages: build.stages,
+            _buffers: build.memory,
+        })
+    }
+
+    /// The weights of a plan must be those that were packed.
+    fn check_weights(&self, plan: &ForwardPlan) -> Result<(), Fault> {
+        for info in &plan.weights {
+            let at = || format!("plan {}: weight {}", plan.name, info.name);
+            let Some(held) = self.weights.get(info.id.0 as usize) else {
+                return Err(Fault::new(at(), "a handle of this backend", info.id.0.to_string()));
+            };
+            let w = held.weight();
+            if (w.format(), w.rows(), w.cols()) != (info.format, info.rows, info.cols) {
+                let expected = format!("{} [{}, {}]", w.format(), w.rows(), w.cols());
+                return Err(Fault::new(at(), expected, format!("{} [{}, {}]", info.format, info.rows, info.cols)));
+            }
+        }
+        Ok(())
+    }
+
+    fn resolve(&self, plan: &ForwardPlan, call: &OpCall) -> Result<Entry, Fault> {
+        let format = call.op.matrix().and_then(|w| plan.weight(w)).map(|w| w.format);
+        let named = self.registry.find(&call.kernel);
+        let fitting = named.filter(|(v, _)| v.op == call.op.name() && (v.format.is_none() || v.format == format));
+        let reads = format.map_or_else(String::new, |f| format!(" for {f}"));
+        match fitting {
+            Some((v, entry)) if self.isa.has(v.isa) => Ok(entry),
+            Some((v, _)) => {
+                Err(Fault::new(format!("plan {}", plan.name), format!("a host with {}", v.isa), call.kernel.clone()))
+            }
+            None => {
+                let expected = format!("a kernel of this backend that computes {}{reads}", call.op.name());
+                Err(Fault::new(format!("plan {}", plan.name), expected, call.kernel.clone()))
+            }
+        }
+    }
+}
+
+/// A program in the making.
+struct Build<'a> {
+    linker: Linker<'a>,
+    plan: &'a ForwardPlan,
+    memory: Vec<Memory>,
+    rows: Vec<Rows>,
+    /// The rounded copy of each buffer, and whether it is that of the buffer's present content.
+    rounded: Vec<Option<(Rows, bool)>>,
+    angles: Option<Angles>,
+    order: Order,
+    stages: Vec<Stage>,
+    heads_together: usize,
+}
+
+impl<'a> Build<'a> {
+    fn new(linker: Linker<'a>, plan: &'a ForwardPlan) -> Result<Self, OpError> {
+        let mut build = Self {
+            linker,
+            plan,
+            memory: Vec::new(),
+            rows: Vec::new(),
+            rounded: vec![None; plan.buffers.len()],
+            angles: None,
+            order: Order::default(),
+            stages: Vec::new(),
+            heads_together: 0,
+        };
+        for b in &plan.buffers {
+            let rows = build.allocate(b.rows, b.width)?;
+            build.rows.push(rows);
+        }
+        Ok(build)
+    }
+
+    fn allocate(&mut self, space: RowSpace, width: usize) -> Result<Rows, OpError> {
+        let rows = match space {
+            RowSpace::All => self.plan.bucket.rows,
+            RowSpace::Selected => self.plan.bucket.selected,
+        };
+        let bytes = rows.saturating_mul(padded(width)).saturating_mul(size_of::<f32>());
+        let memory = Memory::zeroed(bytes).ok_or_else(|| out_of_memory("a step buffer", bytes))?;
+        let view = Rows::new(&memory, width);
+        self.memory.push(memory);
+        Ok(view)
+    }
+
+    fn buffer(&self, id: BufId) -> Rows {
+        self.rows[id.0 as usize]
+    }
+
+    fn space(&self, id: BufId) -> RowSpace {
+        self.plan.buffer(id).rows
+    }
+
+    fn vector(&self, id: WeightId) -> Result<NonNull<f32>, Fault> {
+        let held = &self.linker.weights[id.0 as usize];
+        let shape = || format!("[{}, {}]", held.weight().rows(), held.weight().cols());
+        let v = held.vector().ok_or_else(|| Fault::new(held.weight().name(), "a vector: one row", shape()))?;
+        Ok(NonNull::from(&v[0]))
+    }
+
+    /// Appends a stage that reads and writes these.
+    fn push(&mut self, call: usize, task: Task, reads: &[Resource], writes: &[Resource]) {
+        let barrier = self.order.meets(reads, writes);
+        for w in writes {
+            if let Resource::Buffer(id) = w
+                && let Some((_, fresh)) = &mut self.rounded[id.0 as usize]
+            {
+                *fresh = false;
+            }
+        }
+        self.stages.push(Stage { task, call, barrier });
+    }
+
+    fn call(&mut self, i: usize, op: &Op, entry: Entry) -> Result<(), OpError> {
+        use Resource::{Buffer, Cache, Output};
+        match (op, entry) {
+            (Op::Embedding { table, out }, Entry::Embedding(f)) => {
+                let table = self.linker.weights[table.0 as usize].matrix();
+                let call = Embedding { table, out: self.buffer(*out) };
+                self.push(i, Task::Embedding(f, call), &[], &[Buffer(*out)]);
+            }
+            (Op::RmsNorm { x, weight, eps, out }, Entry::Norm(f)) => {
+                let (size, weight) = (self.buffer(*x).width, self.vector(*weight)?);
+                let call = Norm { x: self.buffer(*x), out: self.buffer(*out), weight, heads: 1, size, eps: *eps };
+                self.push(i, Task::Norm(f, call, self.space(*x)), &[Buffer(*x)], &[Buffer(*out)]);
+            }
+            (Op::HeadNorm { x, weight, heads, eps }, Entry::Norm(f)) => {
+                let (x_rows, heads, weight) = (self.buffer(*x), *heads as usize, self.vector(*weight)?);
+                let size = x_rows.width / heads.max(1);
+                let call = Norm { x: x_rows, out: x_rows, weight, heads, size, eps: *eps };
+                self.push(i, Task::Norm(f, call, self.space(*x)), &[], &[Buffer(*x)]);
+            }
+            (Op::Rope { x, heads }, Entry::Rope(f)) => {
+                let angles = self.angles(i)?;
+                let (heads, style) = (*heads as usize, self.plan.rope.style);
+                let call = Rope { x: self.buffer(*x), heads, angles, style };
+                self.push(i, Task::Rope(f, call), &[Resource::Angles], &[Buffer(*x)]);
+            }
+            (Op::Linear { .. }, Entry::Linear(f)) => self.linear(i, op, f)?,
+            (Op::KvAppend { layer, k, v }, Entry::KvAppend) => {
+                let kv = self.plan.kv;
+                let call = KvAppend {
+                    layer: *layer as usize,
+                    k: self.buffer(*k),
+                    v: self.buffer(*v),
+                    kv_heads: kv.kv_heads,
+                    head_size: kv.head_size,
+                    dtype: kv.dtype,
+                };
+                self.push(i, Task::KvAppend(call), &[Buffer(*k), Buffer(*v)], &[Cache(*layer)]);
+            }
+            (Op::Attention { layer, q, kv_of_head, scale, out }, Entry::Attention { f32, bf16 }) => {
+                let call = Attention {
+                    layer: *layer as usize,
+                    q: self.buffer(*q),
+                    out: self.buffer(*out),
+                    head_size: self.plan.kv.head_size,
+                    scale: *scale,
+                    runs: Attention::runs_of(kv_of_head),
+                    heads: kv_of_head.len(),
+                };
+                let most = call.runs.iter().map(|(run, _)| run.len()).max().unwrap_or(0);
+                self.heads_together = self.heads_together.max(most);
+                let f = if self.plan.kv.dtype == DType::BF16 { bf16 } else { f32 };
+                let task = Task::Attention(f, call, AtomicUsize::new(0));
+                self.push(i, task, &[Buffer(*q), Cache(*layer)], &[Buffer(*out)]);
+            }
+            (Op::SwiGlu { gate, up, out }, Entry::SwiGlu(f)) => {
+                let call = SwiGlu { gate: self.buffer(*gate), up: self.buffer(*up), out: self.buffer(*out) };
+                self.push(i, Task::SwiGlu(f, call, self.space(*out)), &[Buffer(*gate), Buffer(*up)], &[Buffer(*out)]);
+            }
+            (Op::SelectRows { x, out }, Entry::SelectRows) => {
+                let call = SelectRows { x: self.buffer(*x), out: self.buffer(*out) };
+                self.push(i, Task::SelectRows(call), &[Buffer(*x)], &[Buffer(*out)]);
+            }
+            (Op::Sample { logits }, Entry::Sample(f)) => {
+                let call = Sample { logits: self.buffer(*logits) };
+                self.push(i, Task::Sample(f, call), &[Buffer(*logits)], &[Output]);
+            }
+            (op, _) => unreachable!("the registry lists a kernel of another operator under {}", op.name()),
+        }
+        Ok(())
+    }
+
+    fn linear(&mut self, i: usize, op: &Op, f: LinearFn) -> Result<(), OpError> {
+        let Op::Linear { x, weight, bias, accumulate, rounding, out } = op else { return Ok(()) };
+        if x == out {
+            return Err(Fault::new("out", "another buffer than x", self.plan.buffer(*x).name.clone()).into());
+        }
+        let (from, read) = match rounding {
+            Rounding::F32 => (self.buffer(*x), Resource::Buffer(*x)),
+            Rounding::Bf16 => (self.round(i, *x)?, Resource::Rounded(*x)),
+        };
+        let call = Linear {
+            x: from,
+            weight: self.linker.weights[weight.0 as usize].matrix(),
+            bias: Bias(bias.map(|b| self.vector(b)).transpose()?),
+            accumulate: *accumulate,
+            out: self.buffer(*out),
+        };
+        self.push(i, Task::Linear(f, call, self.space(*x)), &[read], &[Resource::Buffer(*out)]);
+        Ok(())
+    }
+
+    /// The rounded copy of a buffer, made by a stage unless it is there already.
+    fn round(&mut self, i: usize, x: BufId) -> Result<Rows, OpError> {
+        let at = x.0 as usize;
+        let (out, fresh) = match self.rounded[at] {
+            Some(copy) => copy,
+            None => (self.allocate(self.space(x), self.buffer(x).width)?, false),
+        };
+        if !fresh {
+            let task = Task::Round(Round { x: self.buffer(x), out }, self.space(x));
+            self.push(i, task, &[Resource::Buffer(x)], &[Resource::Rounded(x)]);
+        }
+        self.rounded[at] = Some((out, true));
+        Ok(out)
+    }
+
+    /// The step's sines and cosines, made by a stage before the first call that needs them.
+    fn angles(&mut self, i: usize) -> Result<Angles, OpError> {
+        if let Some(angles) = self.angles {
+            return Ok(angles);
+        }
+        let pairs = self.plan.rope.inv_freq.len();
+        let angles = Angles { cos: self.allocate(RowSpace::All, pairs)?, sin: self.allocate(RowSpace::All, pairs)? };
+        self.push(i, Task::Angles(angles), &[], &[Resource::Angles]);
+        self.angles = Some(angles);
+        Ok(angles)
+    }
+}

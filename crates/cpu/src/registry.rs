@@ -1,0 +1,137 @@
+//! Every kernel of this backend, the preferred ones first.
+
+use tare_core::{AffineBits, Format};
+use tare_ops::{Fit, Isa, IsaSet, OpName, OpShape, Variant};
+
+use crate::kernels::attention::{self, AttentionFn};
+use crate::kernels::embedding::{self, EmbeddingFn};
+use crate::kernels::linear::{self, LinearFn};
+use crate::kernels::norm::{self, NormFn};
+use crate::kernels::rope::{self, RopeFn};
+use crate::kernels::sample::{self, SampleFn};
+use crate::kernels::swiglu::{self, SwiGluFn};
+use crate::lanes::{Lanes, array::Array};
+use crate::unpack::{self, Unpack};
+
+/// The function behind a key.
+#[derive(Clone, Copy, Debug)]
+pub enum Entry {
+    /// See [`embedding`].
+    Embedding(EmbeddingFn),
+    /// See [`linear`](mod@linear).
+    Linear(LinearFn),
+    /// See [`norm`]: rows and heads.
+    Norm(NormFn),
+    /// See [`rope`].
+    Rope(RopeFn),
+    /// See [`kv_append`](crate::kernels::kv_append).
+    KvAppend,
+    /// See [`attention`](mod@attention).
+    Attention {
+        /// For pools of F32.
+        f32: AttentionFn,
+        /// For pools of BF16.
+        bf16: AttentionFn,
+    },
+    /// See [`swiglu`].
+    SwiGlu(SwiGluFn),
+    /// See [`select_rows`](crate::kernels::select_rows).
+    SelectRows,
+    /// See [`sample`].
+    Sample(SampleFn),
+}
+
+/// Kernels and their functions, in the same order.
+#[derive(Debug, Default)]
+pub struct Registry {
+    variants: Vec<Variant>,
+    entries: Vec<Entry>,
+}
+
+impl Registry {
+    /// Everything that was compiled for this architecture.
+    pub fn new() -> Self {
+        let mut r = Self::default();
+        #[cfg(target_arch = "x86_64")]
+        {
+            r.level::<crate::lanes::avx512::Avx512>();
+            r.level::<crate::lanes::avx2::Avx2>();
+        }
+        r.level::<Array>();
+        r.add(OpName::KvAppend, None, Isa::Portable, Entry::KvAppend);
+        r.add(OpName::SelectRows, None, Isa::Portable, Entry::SelectRows);
+        r
+    }
+
+    /// The kernels.
+    pub fn variants(&self) -> &[Variant] {
+        &self.variants
+    }
+
+    /// The kernel `key` and its function.
+    pub fn find(&self, key: &str) -> Option<(&Variant, Entry)> {
+        self.variants.iter().zip(&self.entries).find(|(v, _)| v.key == key).map(|(v, e)| (v, *e))
+    }
+
+    fn add(&mut self, op: OpName, format: Option<Format>, isa: Isa, entry: Entry) {
+        let key = match format {
+            Some(f) => format!("{op}.{f}.{isa}"),
+            None => format!("{op}.{isa}"),
+        };
+        let fits = if matches!(entry, Entry::KvAppend | Entry::SelectRows) { always } else { best_level };
+        self.variants.push(Variant { key, op, format, isa, fits });
+        self.entries.push(entry);
+    }
+
+    /// The kernels written over [`Lanes`], for one instruction set.
+    fn level<L: Lanes>(&mut self) {
+        for format in Format::ALL {
+            let (linear, embedding) = of_format::<L>(format);
+            self.add(OpName::Linear, Some(format), L::ISA, Entry::Linear(linear));
+            self.add(OpName::Embedding, Some(format), L::ISA, Entry::Embedding(embedding));
+        }
+        self.add(OpName::RmsNorm, None, L::ISA, Entry::Norm(norm::kernel::<L>()));
+        self.add(OpName::HeadNorm, None, L::ISA, Entry::Norm(norm::kernel::<L>()));
+        self.add(OpName::Rope, None, L::ISA, Entry::Rope(rope::kernel::<L>()));
+        let (f32, bf16) = (attention::kernel::<L, f32>(), attention::kernel::<L, half::bf16>());
+        self.add(OpName::Attention, None, L::ISA, Entry::Attention { f32, bf16 });
+        self.add(OpName::SwiGlu, None, L::ISA, Entry::SwiGlu(swiglu::kernel::<L>()));
+        self.add(OpName::Sample, None, L::ISA, Entry::Sample(sample::kernel::<L>()));
+    }
+}
+
+fn of_format<L: Lanes>(format: Format) -> (LinearFn, EmbeddingFn) {
+    match format {
+        Format::F32 => both::<L, unpack::F32>(),
+        Format::F16 => both::<L, unpack::F16>(),
+        Format::BF16 => both::<L, unpack::Bf16>(),
+        Format::Q8_0 => both::<L, unpack::Q8_0>(),
+        Format::Q4_0 => both::<L, unpack::Q4_0>(),
+        Format::Q4_1 => both::<L, unpack::Q4_1>(),
+        Format::Q5_0 => both::<L, unpack::Q5_0>(),
+        Format::Q5_1 => both::<L, unpack::Q5_1>(),
+        Format::Q4K => both::<L, unpack::Q4K>(),
+        Format::Q5K => both::<L, unpack::Q5K>(),
+        Format::Q6K => both::<L, unpack::Q6K>(),
+        Format::Affine { bits: AffineBits::Four, .. } => both::<L, unpack::Affine4>(),
+        Format::Affine { bits: AffineBits::Eight, .. } => both::<L, unpack::Affine8>(),
+    }
+}
+
+fn both<L: Lanes, F: Unpack>() -> (LinearFn, EmbeddingFn) {
+    (linear::kernel::<L, F>(), embedding::kernel::<L, F>())
+}
+
+fn always(_: &Variant, _: &OpShape, _: &IsaSet) -> Fit {
+    Fit::Best
+}
+
+/// Best on the highest level that the host has a kernel for; a fallback below it.
+fn best_level(v: &Variant, _: &OpShape, isa: &IsaSet) -> Fit {
+    let built = [Isa::Avx512, Isa::Avx2];
+    match built.into_iter().find(|level| isa.has(*level)) {
+        Some(best) if best == v.isa => Fit::Best,
+        Some(best) => Fit::Fallback { why: format!("this host has {best}, for which there is a kernel") },
+        None => Fit::Fallback { why: "no kernel is written for this processor's vector instructions".to_string() },
+    }
+}
