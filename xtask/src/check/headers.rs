@@ -91,7 +91,7 @@ mod tests {
         let whole = |text| file("crates/cpu/src/kernels/linear.rs", text);
         assert_eq!(kernel_headers(&[part.clone(), whole(header())]), []);
         assert_eq!(kernel_headers(&[part.clone(), whole(String::new())])[0].at, whole(String::new()).path);
-        assert_eq!(kernel_headers(&[part.clone()])[0].at, part.path);
+        assert_eq!(kernel_headers(std::slice::from_ref(&part))[0].at, part.path);
     }
 
     #[test]
