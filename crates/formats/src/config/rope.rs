@@ -114,7 +114,7 @@ fn scaling(fields: Fields<'_>, max_positions: usize) -> Result<RopeScaling, Form
         }
         _ => return Err(FormatError::Unsupported(fields.fault("rope_type", "default, linear, llama3 or yarn"))),
     };
-    for field in fields.names().filter(|f| !SHARED.contains(f) && !known.contains(f)) {
+    if let Some(field) = fields.names().find(|f| !SHARED.contains(f) && !known.contains(f)) {
         let value = fields.get(field).map(kind).unwrap_or_default();
         let fault = Fault::new(fields.path(field), format!("no such field in rope scaling `{name}`"), value);
         return Err(FormatError::Unsupported(fault));
