@@ -179,22 +179,20 @@ impl ForwardPlan {
         match op {
             Op::Embedding { table, out } => self.expect(*out, self.info(*table)?.cols, RowSpace::All),
             Op::RmsNorm { x, weight, out, .. } => {
-                let w = self.info(*weight)?.cols;
+                let w = self.vector(*weight)?;
                 self.expect(*x, w, self.space(*x)?)?;
                 self.expect(*out, w, self.space(*x)?)
             }
             Op::HeadNorm { x, heads, weight, .. } => {
-                self.expect(*x, *heads as usize * self.info(*weight)?.cols, RowSpace::All)
+                self.expect(*x, *heads as usize * self.vector(*weight)?, RowSpace::All)
             }
             Op::Rope { x, heads } => self.expect(*x, *heads as usize * 2 * self.rope.inv_freq.len(), RowSpace::All),
             Op::Linear { x, weight, bias, out, .. } => {
                 let w = self.info(*weight)?;
                 self.expect(*x, w.cols, self.space(*x)?)?;
                 self.expect(*out, w.rows, self.space(*x)?)?;
-                match bias {
-                    Some(b) if self.info(*b)?.cols != w.rows => {
-                        Err(Fault::new("bias", format!("{} elements", w.rows), self.info(*b)?.cols.to_string()))
-                    }
+                match bias.map(|b| self.vector(b)).transpose()? {
+                    Some(b) if b != w.rows => Err(Fault::new("bias", format!("{} elements", w.rows), b.to_string())),
                     _ => Ok(()),
                 }
             }
@@ -259,6 +257,15 @@ impl ForwardPlan {
 
     fn info(&self, id: WeightId) -> Result<&WeightInfo, Fault> {
         self.weight(id).ok_or_else(|| Fault::new("weight", "a weight of this plan", format!("{id:?}")))
+    }
+
+    /// Elements of a weight that must have one row.
+    fn vector(&self, id: WeightId) -> Result<usize, Fault> {
+        let w = self.info(id)?;
+        if w.rows == 1 {
+            return Ok(w.cols);
+        }
+        Err(Fault::new(format!("weight {}", w.name), "one row", w.rows.to_string()))
     }
 
     fn get(&self, id: BufId) -> Result<&Buffer, Fault> {

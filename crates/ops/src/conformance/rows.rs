@@ -55,22 +55,23 @@ fn head_norms() -> Vec<Case> {
 }
 
 fn ropes() -> Vec<Case> {
-    let shapes = [(1, 1, 64), (8, 3, 80), (5, 9, 96), (7, 2, 128), (33, 1, 64), (3, 5, 2)];
-    let styles = [(RopeStyle::HalfSplit, "half_split"), (RopeStyle::Interleaved, "interleaved")];
-    let both = shapes.into_iter().flat_map(|shape| styles.map(|style| (shape, style)));
-    let case = |(n, ((rows, heads, e), (style, word))): (usize, ((usize, usize, usize), (RopeStyle, &str)))| {
-        let mut noise = Noise::new(200 + n as u64);
-        let mut d = Draft::new(format!("rope.{word}.t{rows}_h{heads}_e{e}"), rows);
-        let inv_freq = (0..e / 2).map(|i| 1e6f64.powf(-((2 * i) as f64) / e as f64)).collect();
-        d.plan().rope = RopeTable { inv_freq, factor: [1.0, 1.138_629_4][n % 2], style };
-        for (t, row) in d.batch().rows.iter_mut().enumerate() {
-            row.position = [0, 1, 5, 100, 4095, 40_959, 131_071][(t + n) % 7];
-        }
-        let x = d.input("x", &table(&mut noise, &WIDE_KINDS, rows, heads * e));
-        d.test(Op::Rope { x, heads: heads as u32 });
-        d.finish(x)
-    };
-    both.enumerate().map(case).collect()
+    let shapes = [(1, 1, 64), (8, 3, 80), (5, 9, 96), (7, 2, 128), (33, 1, 64), (3, 5, 2)].into_iter().enumerate();
+    let styles = [RopeStyle::HalfSplit, RopeStyle::Interleaved];
+    shapes.flat_map(|(n, shape)| styles.map(|style| rope(n, shape, style))).collect()
+}
+
+fn rope(n: usize, (rows, heads, e): (usize, usize, usize), style: RopeStyle) -> Case {
+    let mut noise = Noise::new(200 + n as u64);
+    let word = if style == RopeStyle::HalfSplit { "half_split" } else { "interleaved" };
+    let mut d = Draft::new(format!("rope.{word}.t{rows}_h{heads}_e{e}"), rows);
+    let inv_freq = (0..e / 2).map(|i| 1e6f64.powf(-((2 * i) as f64) / e as f64)).collect();
+    d.plan().rope = RopeTable { inv_freq, factor: [1.0, 1.138_629_4][n % 2], style };
+    for (t, row) in d.batch().rows.iter_mut().enumerate() {
+        row.position = [0, 1, 5, 100, 4095, 40_959, 131_071][(t + n) % 7];
+    }
+    let x = d.input("x", &table(&mut noise, &WIDE_KINDS, rows, heads * e));
+    d.test(Op::Rope { x, heads: heads as u32 });
+    d.finish(x)
 }
 
 fn swiglus() -> Vec<Case> {
