@@ -10,6 +10,8 @@ pub mod arch;
 pub mod classes;
 pub mod decoder;
 pub mod error;
+pub mod inspect;
+pub mod limits;
 pub mod load;
 pub mod pack;
 pub mod plan_spec;

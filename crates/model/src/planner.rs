@@ -253,3 +253,72 @@ pub fn describe(s: &OpShape) -> String {
 fn shape_text<S: Serializer>(shape: &OpShape, s: S) -> Result<S::Ok, S::Error> {
     s.serialize_str(&describe(shape))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tare_ops::Isa;
+
+    fn variant(key: &str, isa: Isa, fits: fn(&Variant, &OpShape, &IsaSet) -> Fit) -> Variant {
+        Variant { key: key.into(), op: OpName::Rope, format: None, isa, fits }
+    }
+
+    fn best(_: &Variant, _: &OpShape, _: &IsaSet) -> Fit {
+        Fit::Best
+    }
+
+    fn narrow(_: &Variant, s: &OpShape, _: &IsaSet) -> Fit {
+        if s.rows <= 8 { Fit::Best } else { Fit::Fallback { why: "made for at most 8 rows".into() } }
+    }
+
+    fn pick(rows: usize, strategy: &str, isa: &[Isa]) -> Result<Choice, Fault> {
+        let variants = [
+            variant("rope.f32.amx", Isa::Amx, best),
+            variant("rope.few.avx2", Isa::Avx2, narrow),
+            variant("rope.few.portable", Isa::Portable, narrow),
+            variant("rope.f32.portable", Isa::Portable, best),
+        ];
+        let shape = OpShape {
+            rows,
+            n: 64,
+            k: 64,
+            format: None,
+            heads: 1,
+            kv_heads: 0,
+            head_size: 64,
+            kv_element_bytes: 0,
+            context: 0,
+        };
+        let strategy = Strategy::try_from(strategy.to_owned()).unwrap();
+        choose(OpName::Rope, shape, &strategy, (&variants, &IsaSet::new(isa.iter().copied())))
+    }
+
+    #[test]
+    fn the_first_that_is_best_is_taken_and_the_others_say_why_not() {
+        let c = pick(8, "auto", &[Isa::Avx2]).unwrap();
+        assert_eq!((c.chosen.as_str(), c.fallback), ("rope.few.avx2", None));
+        assert_eq!(c.refused, [Refusal { key: "rope.f32.amx".into(), why: "needs amx".into() }]);
+        assert_eq!(
+            pick(9, "auto", &[Isa::Avx2]).unwrap().chosen,
+            "rope.f32.portable",
+            "best beats an earlier fallback"
+        );
+    }
+
+    #[test]
+    fn a_fallback_is_taken_last_and_named() {
+        let c = pick(9, "rope.few.", &[Isa::Avx2]).unwrap();
+        assert_eq!((c.chosen.as_str(), c.fallback.as_deref()), ("rope.few.avx2", Some("made for at most 8 rows")));
+    }
+
+    #[test]
+    fn a_level_caps_the_choice() {
+        assert_eq!(pick(8, "portable", &[Isa::Avx2]).unwrap().chosen, "rope.few.portable");
+    }
+
+    #[test]
+    fn nothing_that_fits_is_an_error_with_every_reason() {
+        let error = pick(1, "rope.f32.amx", &[]).unwrap_err().to_string();
+        assert!(error.contains("rope.f32.amx: needs amx") && error.contains("the plan asks for"), "{error}");
+    }
+}

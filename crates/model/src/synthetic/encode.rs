@@ -59,7 +59,7 @@ pub fn vector(recipe: &Recipe<'_>, format: Format, cols: usize) -> Result<Weight
     let mut bytes = vec![0; cols * dtype.bytes()];
     for (col, out) in bytes.chunks_exact_mut(dtype.bytes()).enumerate() {
         let word = words.word(col as u64);
-        let gain = recipe.gain(col) as f32 * spread(word);
+        let gain = recipe.gain(col) as f32 * spread(word, 0.25);
         put(if recipe.signed() && word & 1 == 1 { -gain } else { gain }, dtype, out);
     }
     Weight::blocks(&recipe.name(), format, 1, cols, Blob::from_vec(bytes))
@@ -100,15 +100,15 @@ where
     });
 }
 
-/// 0.75 to 1.25 from the upper bits of a word.
-fn spread(word: u64) -> f32 {
+/// `1 - width` to `1 + width` from the upper bits of a word. `width` is a power of two.
+fn spread(word: u64, width: f32) -> f32 {
     // 23 bits: exact in F32.
-    0.75 + (word >> 41) as f32 * (0.5 / 8_388_608.0)
+    (1.0 - width) + (word >> 41) as f32 * (2.0 * width / 8_388_608.0)
 }
 
-/// A scale around `base`, of either sign.
+/// A scale within an eighth of `base`, of either sign.
 fn scale(base: f64, word: u64) -> f32 {
-    let s = base as f32 * spread(word);
+    let s = base as f32 * spread(word, 0.125);
     if word & 1 == 1 { -s } else { s }
 }
 
@@ -222,21 +222,33 @@ fn block_row(recipe: &Recipe<'_>, format: Format, row: usize, out: &mut [u8]) {
 }
 
 /// Uniform values of variance `row_std^2`: `(2 level + 1 - 2^bits) / 2^bits * sqrt(3) * row_std`.
+///
+/// A level has 16 bits in the 16-bit types. In F32 it is the upper 24 of the element's 32: what F32 holds exactly.
 fn plain_row(recipe: &Recipe<'_>, dtype: DType, row: usize, out: &mut [u8]) {
     let amplitude = (recipe.row_std(row) * 3f64.sqrt()) as f32;
     recipe.elements.fill((row * out.len() / 8) as u64, out);
-    for (col, element) in out.chunks_exact_mut(dtype.bytes()).enumerate() {
-        let mark = if col < MARKED { recipe.mark(row, col) } else { None };
-        // 24 bits are what F32 holds exactly; the 16-bit types take 16.
-        let (level, bits) = match *element {
-            [a, b] => (u32::from(u16::from_le_bytes([a, b])), 16),
-            [_, b, c, d] => (u32::from_le_bytes([b, c, d, 0]), 24),
-            _ => continue,
-        };
-        let level = mark.map_or(level, |m| marked(level, bits, m));
-        let unit = (2 * i64::from(level) + 1 - (1 << bits)) as f32 / (1u32 << bits) as f32;
-        put(unit * amplitude, dtype, element);
+    for (col, element) in out.chunks_exact_mut(dtype.bytes()).take(MARKED).enumerate() {
+        let Some(mark) = recipe.mark(row, col) else { continue };
+        match element {
+            [a, b] => [*a, *b] = (marked(u16::from_le_bytes([*a, *b]).into(), 16, mark) as u16).to_le_bytes(),
+            [_, b, c, d] => [*b, *c, *d, _] = marked(u32::from_le_bytes([*b, *c, *d, 0]), 24, mark).to_le_bytes(),
+            _ => {}
+        }
     }
+    let sixteen = |level: u16| (2 * i32::from(level) - 65_535) as f32 * (amplitude / 65_536.0);
+    match dtype {
+        DType::BF16 => each(out, |e| bf16::from_f32(sixteen(u16::from_le_bytes(e))).to_le_bytes()),
+        DType::F16 => each(out, |e| f16::from_f32(sixteen(u16::from_le_bytes(e))).to_le_bytes()),
+        _ => each(out, |e| {
+            let level = (u32::from_le_bytes(e) >> 8) as i32;
+            ((2 * level - 16_777_215) as f32 * (amplitude / 16_777_216.0)).to_le_bytes()
+        }),
+    }
+}
+
+/// Replaces every element of N bytes. A plain loop over arrays, which the compiler turns into vector code.
+fn each<const N: usize>(out: &mut [u8], value: impl Fn([u8; N]) -> [u8; N]) {
+    out.as_chunks_mut::<N>().0.iter_mut().for_each(|e| *e = value(*e));
 }
 
 fn put(value: f32, dtype: DType, out: &mut [u8]) {

@@ -31,6 +31,8 @@ const LOGIT_SPREAD: f64 = 3.0;
 const BLOCK_RMS: f64 = 0.6;
 /// Rows that must not write to the marked columns of the stream are this much smaller.
 const QUIET: f64 = 1.0 / 64.0;
+/// A high element in standard deviations: a uniform one ends at sqrt(3), and the top sixteenth starts 1/8 below.
+const HIGH: f64 = 1.732_050_8 * 15.0 / 16.0;
 /// Marked columns: the first half are anchors, the second half tells needles apart.
 pub const MARKED: usize = 16;
 
@@ -120,14 +122,14 @@ impl<'a> Recipe<'a> {
 
     /// The gain that gives needles their score at `layer`.
     ///
-    /// A marked product sums MARKED / 2 terms sqrt(3) * sqrt(3) / sqrt(D): the largest values of uniform elements of
-    /// unit variance and of variance 1 / D. The stream's growth has shrunk the embedding under the norm. The query's
-    /// and the key's products are both `signal`, and `signal^2 * SCORE_SPREAD / sqrt(E)` is the score.
+    /// A marked product sums MARKED / 2 terms, each of a high element of unit variance and one of variance 1 / D. The
+    /// stream's growth has shrunk the embedding under the norm. The query's and the key's products are both `signal`,
+    /// and `signal^2 * SCORE_SPREAD / sqrt(E)` is the score.
     fn marked_gain(&self, layer: usize) -> f64 {
         let c = self.config;
         let signal = (NEEDLE_SCORE * (c.head_size as f64).sqrt() / SCORE_SPREAD).sqrt();
         let stream_rms = (1.0 + 2.0 * GROWTH * layer as f64 / c.layers as f64).sqrt();
-        let product = 3.0 * (MARKED / 2) as f64 / (c.hidden as f64).sqrt();
+        let product = HIGH * HIGH * (MARKED / 2) as f64 / (c.hidden as f64).sqrt();
         signal * stream_rms / product
     }
 }

@@ -2,4 +2,6 @@
 
 mod f32_twin;
 mod golden;
+mod plans;
 mod runner;
+mod synthetic;
