@@ -109,8 +109,6 @@ impl Effort {
 const MIN_ROUNDS: usize = 5;
 /// More rounds than this say nothing new.
 const MAX_ROUNDS: usize = 51;
-/// Prefetch distances that are tried, in bytes.
-const AHEAD_BYTES: [usize; 4] = [0, 1024, 4096, 8192];
 
 impl Ceilings {
     /// Measures this host. The calling thread waits; the work is done on threads of its own, bound to the CPUs that
@@ -214,6 +212,7 @@ fn read_series(host: &Host, effort: &Effort, cpus: &[usize]) -> Result<Vec<Serie
         (Reading::Unavailable { why }, _) | (_, Reading::Unavailable { why }) => Reading::unavailable(why),
     };
     let reader = Reader::best(&host.features);
+    let distances = reader.distances();
     let series = |ahead: usize, screening: bool, rounds: usize| Series {
         what: Work::ReadBytes,
         threads: cpus.len(),
@@ -224,10 +223,10 @@ fn read_series(host: &Host, effort: &Effort, cpus: &[usize]) -> Result<Vec<Serie
         l3_bytes: host.cpu.caches.l3.clone().map(|l3| l3.bytes()),
         ns: team::timed_rounds(cpus, rounds, |thread| _ = black_box(reader.fold(regions[thread].words(), ahead))),
     };
-    let mut out: Vec<Series> = AHEAD_BYTES.iter().map(|&ahead| series(ahead, true, 1)).collect();
+    let mut out: Vec<Series> = distances.iter().map(|&ahead| series(ahead, true, 1)).collect();
     let fastest = (0..out.len()).min_by_key(|&i| out[i].ns[0]).unwrap_or(0);
     let in_time = usize::try_from(effort.read_series_ns / out[fastest].ns[0]).unwrap_or(MAX_ROUNDS);
-    out.push(series(AHEAD_BYTES[fastest], false, in_time.clamp(effort.rounds, MAX_ROUNDS.max(effort.rounds))));
+    out.push(series(distances[fastest], false, in_time.clamp(effort.rounds, MAX_ROUNDS.max(effort.rounds))));
     Ok(out)
 }
 

@@ -49,8 +49,16 @@ impl Reader {
             // SAFETY: `best` chose this reader because the processor has AVX2.
             #[cfg(target_arch = "x86_64")]
             Self::Avx2 => unsafe { x86::fold_avx2(words, ahead_bytes) },
-            Self::Portable => fold_portable(words),
+            Self::Portable => {
+                let _no_such_instruction = ahead_bytes;
+                fold_portable(words)
+            }
         }
+    }
+
+    /// The prefetch distances worth trying, in bytes.
+    pub(super) fn distances(self) -> &'static [usize] {
+        if self == Self::Portable { &[0] } else { &[0, 1024, 4096, 8192] }
     }
 }
 
