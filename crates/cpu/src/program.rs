@@ -299,9 +299,6 @@ impl<'a> Build<'a> {
 
     fn linear(&mut self, i: usize, op: &Op, f: LinearFn) -> Result<(), OpError> {
         let Op::Linear { x, weight, bias, accumulate, rounding, out } = op else { return Ok(()) };
-        if x == out {
-            return Err(Fault::new("out", "another buffer than x", self.plan.buffer(*x).name.clone()).into());
-        }
         let (from, read) = match rounding {
             Rounding::F32 => (self.buffer(*x), Resource::Buffer(*x)),
             Rounding::Bf16 => (self.round(i, *x)?, Resource::Rounded(*x)),
