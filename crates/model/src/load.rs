@@ -1,9 +1,10 @@
 //! Opening a model by name, and what can be asked of it without reading its weights.
 
 use serde::Serialize;
-use std::path::{Path, PathBuf};
+use std::collections::BTreeMap;
+use std::path::Path;
 use tare_core::digest::{Hasher, sha256_hex};
-use tare_core::{DType, Format, Weight, WeightData};
+use tare_core::{Format, Weight, WeightData};
 use tare_formats::open::open;
 use tare_formats::{ModelConfig, ModelFile, Role, TokenizerSource};
 
@@ -143,7 +144,7 @@ impl Model {
     pub fn describe(&self) -> Result<Description, ModelError> {
         let tensors = self.tensors()?;
         let matrices = tensors.iter().filter(|t| !t.role.is_vector());
-        let mut counts = std::collections::BTreeMap::new();
+        let mut counts = BTreeMap::new();
         matrices.for_each(|t| *counts.entry(t.format).or_insert(0) += t.weights());
         let format = counts.iter().max_by_key(|(_, n)| **n).map_or(Format::F32, |(f, _)| *f);
         let (name, kind, bytes) = match &self.source {
@@ -179,7 +180,7 @@ impl Model {
             match w.data() {
                 WeightData::Blocks(b) => digest.update(b),
                 WeightData::Affine(a) => {
-                    digest.update(scale_type(a.scale_dtype).as_bytes());
+                    digest.update(a.scale_dtype.name().as_bytes());
                     [&a.words, &a.scales, &a.biases].into_iter().for_each(|part| digest.update(part));
                 }
             }
@@ -188,11 +189,7 @@ impl Model {
     }
 }
 
-fn scale_type(dtype: DType) -> String {
-    format!(" scales {dtype}")
-}
-
 /// The last part of `path`, or all of it where it has none.
-fn file_name(path: &PathBuf) -> String {
+fn file_name(path: &Path) -> String {
     path.file_name().map_or_else(|| path.display().to_string(), |n| n.to_string_lossy().into_owned())
 }

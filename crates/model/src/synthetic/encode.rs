@@ -19,7 +19,7 @@ const ALONE: usize = 1 << 20;
 ///
 /// # Errors
 /// When `cols` is no multiple of the format's block.
-pub fn matrix(recipe: &Recipe<'_>, format: Format, (rows, cols): (usize, usize)) -> Result<Weight, Fault> {
+pub(super) fn matrix(recipe: &Recipe<'_>, format: Format, (rows, cols): (usize, usize)) -> Result<Weight, Fault> {
     let name = recipe.name();
     match format {
         Format::Affine { bits, group } => {
@@ -51,7 +51,7 @@ pub fn matrix(recipe: &Recipe<'_>, format: Format, (rows, cols): (usize, usize))
 ///
 /// # Errors
 /// When `format` is packed.
-pub fn vector(recipe: &Recipe<'_>, format: Format, cols: usize) -> Result<Weight, Fault> {
+pub(super) fn vector(recipe: &Recipe<'_>, format: Format, cols: usize) -> Result<Weight, Fault> {
     let Some(dtype) = format.dtype() else {
         return Err(Fault::new(recipe.name(), "a plain format for a vector", format.to_string()));
     };

@@ -34,11 +34,11 @@ const QUIET: f64 = 1.0 / 64.0;
 /// A high element in standard deviations: a uniform one ends at sqrt(3), and the top sixteenth starts 1/8 below.
 const HIGH: f64 = 1.732_050_8 * 15.0 / 16.0;
 /// Marked columns: the first half are anchors, the second half tells needles apart.
-pub const MARKED: usize = 16;
+pub(super) const MARKED: usize = 16;
 
 /// What an element is instead of random.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mark {
+pub(super) enum Mark {
     /// In the top sixteenth of its range.
     High,
     /// In the middle sixteenth.
@@ -46,14 +46,14 @@ pub enum Mark {
 }
 
 /// How one tensor is made.
-pub struct Recipe<'a> {
+pub(super) struct Recipe<'a> {
     config: &'a ModelConfig,
     role: Role,
     seed: u64,
     /// Random words of the tensor's elements.
-    pub elements: Stream,
+    pub(super) elements: Stream,
     /// Random words of its scales.
-    pub scales: Stream,
+    pub(super) scales: Stream,
 }
 
 /// Whether `token` is a needle in models of `seed`.
@@ -63,19 +63,19 @@ pub fn is_needle(seed: u64, token: u32) -> bool {
 
 impl<'a> Recipe<'a> {
     /// The recipe of `role`.
-    pub fn new(config: &'a ModelConfig, role: Role, seed: u64) -> Self {
+    pub(super) fn new(config: &'a ModelConfig, role: Role, seed: u64) -> Self {
         let elements = Stream::new(seed, &role.to_string());
         let scales = Stream::new(seed, &format!("{role} scales"));
         Self { config, role, seed, elements, scales }
     }
 
     /// Name of the tensor.
-    pub fn name(&self) -> String {
+    pub(super) fn name(&self) -> String {
         self.role.to_string()
     }
 
     /// Standard deviation of the elements of a row.
-    pub fn row_std(&self, row: usize) -> f64 {
+    pub(super) fn row_std(&self, row: usize) -> f64 {
         let c = self.config;
         let per_input = |n: usize| 1.0 / (n as f64).sqrt();
         let block = (GROWTH / c.layers as f64).sqrt() / BLOCK_RMS;
@@ -90,7 +90,7 @@ impl<'a> Recipe<'a> {
     }
 
     /// What the element at `row` and a column below [`MARKED`] is, when it is not random.
-    pub fn mark(&self, row: usize, col: usize) -> Option<Mark> {
+    pub(super) fn mark(&self, row: usize, col: usize) -> Option<Mark> {
         let anchor = col < MARKED / 2;
         let high = |is: bool| Some(if is { Mark::High } else { Mark::Low });
         let slowest = row % self.config.head_size == self.config.head_size / 2 - 1;
@@ -104,7 +104,7 @@ impl<'a> Recipe<'a> {
     }
 
     /// Gain of element `col` of a norm before its random spread; its sign is random when [`Recipe::signed`].
-    pub fn gain(&self, col: usize) -> f64 {
+    pub(super) fn gain(&self, col: usize) -> f64 {
         let c = self.config;
         match self.role {
             Role::FinalNorm if col < MARKED => 0.0,
@@ -116,7 +116,7 @@ impl<'a> Recipe<'a> {
     }
 
     /// Whether gains have random signs.
-    pub fn signed(&self) -> bool {
+    pub(super) fn signed(&self) -> bool {
         self.role == Role::FinalNorm
     }
 

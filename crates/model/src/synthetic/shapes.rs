@@ -5,13 +5,13 @@ use tare_formats::ModelConfig;
 use tare_formats::config::{Arch, Rope, RopeScaling, RopeStyle};
 
 /// A shape by name.
-pub struct Shape {
+pub(super) struct Shape {
     /// What follows `synthetic:`.
-    pub name: &'static str,
+    pub(super) name: &'static str,
     /// Format when none is asked for.
-    pub default_format: Format,
+    pub(super) default_format: Format,
     /// The decoder's numbers.
-    pub config: fn() -> ModelConfig,
+    pub(super) config: fn() -> ModelConfig,
 }
 
 const W4G128: Format = Format::Affine { bits: AffineBits::Four, group: 128 };
@@ -29,7 +29,7 @@ const SHAPES: [Shape; 6] = [
 ///
 /// # Errors
 /// When there is none.
-pub fn find(name: &str) -> Result<&'static Shape, Fault> {
+pub(super) fn find(name: &str) -> Result<&'static Shape, Fault> {
     SHAPES.iter().find(|s| s.name == name).ok_or_else(|| {
         let names: Vec<&str> = SHAPES.iter().map(|s| s.name).collect();
         Fault::new("synthetic", format!("one of {}", names.join(", ")), format!("`{name}`"))

@@ -2,23 +2,23 @@
 
 /// The words of one tensor, or of its scales.
 #[derive(Clone, Copy, Debug)]
-pub struct Stream {
+pub(super) struct Stream {
     key: u64,
 }
 
 impl Stream {
     /// The stream of `name` under `seed`.
-    pub fn new(seed: u64, name: &str) -> Self {
+    pub(super) fn new(seed: u64, name: &str) -> Self {
         Self { key: mix(fnv1a(name.as_bytes()) ^ mix(seed)) }
     }
 
     /// Word `index`: SplitMix64 (Steele, Lea and Flood, 2014) jumped to that index.
-    pub fn word(self, index: u64) -> u64 {
+    pub(super) fn word(self, index: u64) -> u64 {
         mix(self.key.wrapping_add(index.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15)))
     }
 
     /// Fills `out` with words from `first` on, little-endian. Its length is a multiple of 8.
-    pub fn fill(self, first: u64, out: &mut [u8]) {
+    pub(super) fn fill(self, first: u64, out: &mut [u8]) {
         for (i, eight) in out.as_chunks_mut::<8>().0.iter_mut().enumerate() {
             *eight = self.word(first + i as u64).to_le_bytes();
         }
