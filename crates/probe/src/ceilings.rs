@@ -13,10 +13,12 @@ pub use kept::{Origin, Stored};
 use crate::clock::monotonic_ns;
 use crate::host::Host;
 use crate::memory::ResidentMemory;
+use crate::quiet::Quietness;
 use crate::region::Region;
 use fma::Fma;
 use serde::{Deserialize, Serialize};
 use std::hint::black_box;
+use std::time::Duration;
 use stream::Reader;
 use tare_core::Reading;
 
@@ -28,6 +30,8 @@ pub struct Ceilings {
     pub readings: Readings,
     /// Threads behind the `_all` figures.
     pub threads: usize,
+    /// What else ran just before: others' work lowers the figures.
+    pub quietness: Quietness,
     /// Every series of rounds, in the order in which they ran.
     pub series: Vec<Series>,
     /// How long all of it took, in nanoseconds.
@@ -79,11 +83,11 @@ pub enum Work {
 }
 
 /// How much to measure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Effort {
     /// The most that the read buffer may take.
     pub buffer_bytes_limit: u64,
-    /// How long one filling of the buffer may take; a slower host gets a shorter buffer, and the record says so.
+    /// How long one filling of the buffer may take; a slower host gets a shorter buffer, and the series says so.
     pub fill_ns_limit: u64,
     /// Rounds of each final series at least; fewer than five give no figure.
     pub rounds: usize,
@@ -92,16 +96,25 @@ pub struct Effort {
     pub read_series_ns: u64,
     /// Length of one multiply-add round.
     pub fma_round_ns: u64,
+    /// How long to look at what else runs before measuring.
+    pub quiet_window: Duration,
+    /// A measurement made while others took more than this share of a spinning thread's time ([`Spin::lost_share`]) is
+    /// given out and not kept.
+    ///
+    /// [`Spin::lost_share`]: crate::quiet::Spin::lost_share
+    pub busy_limit: f64,
 }
 
 impl Effort {
-    /// About three seconds on two cores.
+    /// About two seconds on two quiet cores.
     pub const FULL: Self = Self {
         buffer_bytes_limit: 4 << 30,
-        fill_ns_limit: 500_000_000,
+        fill_ns_limit: 2_000_000_000,
         rounds: 7,
         read_series_ns: 250_000_000,
         fma_round_ns: 30_000_000,
+        quiet_window: Duration::from_millis(100),
+        busy_limit: 0.2,
     };
 }
 
@@ -115,6 +128,7 @@ impl Ceilings {
     /// this process may use.
     pub fn measure(host: &Host, effort: &Effort) -> Self {
         let start = monotonic_ns();
+        let quietness = Quietness::observe(effort.quiet_window);
         let cpus = bench_cpus(host);
         let mut series = Vec::new();
         for team in teams(&cpus) {
@@ -136,7 +150,7 @@ impl Ceilings {
                 readings.read_all_bytes_per_s = Reading::unavailable(why.as_str());
             }
         }
-        Self { readings, threads: cpus.len(), series, spent_ns: monotonic_ns() - start }
+        Self { readings, threads: cpus.len(), quietness, series, spent_ns: monotonic_ns() - start }
     }
 
     /// The figures that these series give: work of a round divided by the median time of the final series. On a host
@@ -266,6 +280,8 @@ mod tests {
         rounds: 5,
         read_series_ns: 0,
         fma_round_ns: 1_000_000,
+        quiet_window: Duration::ZERO,
+        busy_limit: 1.0,
     };
 
     #[test]

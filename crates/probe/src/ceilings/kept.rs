@@ -66,6 +66,7 @@ impl Ceilings {
     /// The measurement that `path` keeps for this boot, or a new one, which is then written there (whole, by rename;
     /// missing folders are made). The file is used only if boot, processor model, kernel levels, thread count and this
     /// crate's version are the same and its figures follow from its own rounds; else it is measured anew and replaced.
+    /// What was measured on a busy machine is not kept: it would be too low for the whole boot.
     pub fn kept_at(path: &Path, host: &Host, effort: &Effort) -> Stored {
         let key = match Key::of(host) {
             Ok(key) => key,
@@ -77,6 +78,11 @@ impl Ceilings {
             return Stored { ceilings, origin: Origin::Kept };
         }
         let file = File { key, ceilings: Self::measure(host, effort) };
+        let lost = file.ceilings.quietness.spin.lost_share;
+        if lost > effort.busy_limit {
+            let why = format!("the machine was busy ({:.0} % of a spinning thread's time was lost)", lost * 100.0);
+            return Stored { ceilings: file.ceilings, origin: Origin::MeasuredNotKept { why } };
+        }
         let origin = match write(path, &file) {
             Ok(()) => Origin::Measured,
             Err(e) => Origin::MeasuredNotKept { why: format!("{}: {e}", path.display()) },
@@ -117,7 +123,8 @@ mod tests {
         let first = Ceilings::kept_at(&path, &host, &SMALL);
         assert_eq!(first.origin, Origin::Measured);
         let second = Ceilings::kept_at(&path, &host, &SMALL);
-        assert_eq!(second, Stored { origin: Origin::Kept, ..first.clone() });
+        assert_eq!(second.origin, Origin::Kept);
+        assert_eq!(second.ceilings.series, first.ceilings.series);
 
         let mut file: File = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
         file.ceilings.readings.read_1t_bytes_per_s = Reading::Available(1);
@@ -127,6 +134,19 @@ mod tests {
         host.boot_id = Reading::Available("boot-2".to_string());
         assert_eq!(Ceilings::kept_at(&path, &host, &SMALL).origin, Origin::Measured);
         assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "no partial files stay");
+    }
+
+    #[test]
+    fn a_busy_machine_is_measured_and_not_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("c.json");
+        let mut host = Host::read();
+        host.boot_id = Reading::Available("boot-1".to_string());
+        let never_quiet_enough = Effort { busy_limit: -1.0, ..SMALL };
+        let Origin::MeasuredNotKept { why } = Ceilings::kept_at(&path, &host, &never_quiet_enough).origin else {
+            panic!("kept although the machine was busy");
+        };
+        assert!(why.contains("busy") && !path.exists(), "{why}");
     }
 
     #[test]
