@@ -1,0 +1,131 @@
+//! How fast the linears run on this host: weight GB/s and GFLOP/s. Feedback for who writes kernels, never evidence.
+//!
+//! `cargo run --release -p tare-cpu --example linear_rate [threads] [formats, comma separated]`
+
+use std::time::Instant;
+
+use tare_core::{Affine, Blob, DType, Format, Weight};
+use tare_cpu::{CpuBackend, CpuConfig, detect_isa};
+use tare_ops::{
+    Backend, Batch, Bucket, BufId, Buffer, ForwardPlan, KvShape, Op, OpCall, RopeStyle, RopeTable, Rounding, Row,
+    RowSpace, StepOutput, TokenSource, Wants, WeightInfo,
+};
+
+/// Bytes of weights in a step: more than the last-level cache of most hosts holds.
+const COLD: usize = 192 << 20;
+
+fn main() {
+    let mut args = std::env::args().skip(1);
+    let threads = args.next().and_then(|a| a.parse().ok()).unwrap_or(2);
+    let formats = args.next().unwrap_or_else(|| "f32,bf16,q8_0,q4_0,q4_1,q5_1,q4_k,q5_k,q6_k,w4g128,w4g32,w8g64".into());
+    println!("{:8} {:>6} {:>6} {:>5} {:>9} {:>9}  {}", "format", "n", "k", "rows", "GB/s", "GFLOP/s", "kernel");
+    for format in formats.split(',').filter_map(|f| f.parse::<Format>().ok()) {
+        for (n, k) in [(3072, 1024), (1024, 3072), (1536, 576)] {
+            if format.row_bytes(k).is_none() {
+                continue;
+            }
+            for rows in [1, 4, 8, 32, 256] {
+                measure(threads, format, n, k, rows);
+            }
+        }
+    }
+}
+
+fn measure(threads: usize, format: Format, n: usize, k: usize, rows: usize) {
+    let mut backend = CpuBackend::new(CpuConfig { threads, isa: detect_isa(), pin: true }).expect("a backend");
+    let bytes = format.row_bytes(k).expect("a whole number of blocks") * n;
+    let copies = if rows > 8 { 8 } else { (COLD / bytes).clamp(8, 400) };
+    let prefix = format!("linear.{format}.");
+    let isa = detect_isa();
+    let fits = |v: &&tare_ops::Variant| v.key.starts_with(&prefix) && isa.has(v.isa);
+    let kernel = backend.variants().iter().find(fits).expect("a kernel").key.clone();
+    let (plan, batch) = plan(&mut backend, format, (n, k), (rows, copies), &kernel);
+    let exe = backend.compile(&plan).expect("a plan");
+    let mut out = StepOutput::default();
+    let mut best = f64::INFINITY;
+    for _ in 0..7 {
+        let start = Instant::now();
+        backend.run(exe, &batch, &mut out).expect("a step");
+        best = best.min(start.elapsed().as_secs_f64());
+    }
+    let (moved, flops) = ((bytes * copies) as f64, 2.0 * (rows * n * k * copies) as f64);
+    let (rate, speed) = (moved / best / 1e9, flops / best / 1e9);
+    println!("{:8} {n:>6} {k:>6} {rows:>5} {rate:>9.2} {speed:>9.1}  {kernel}", format.to_string());
+}
+
+fn plan(
+    backend: &mut CpuBackend,
+    format: Format,
+    (n, k): (usize, usize),
+    (rows, copies): (usize, usize),
+    kernel: &str,
+) -> (ForwardPlan, Batch) {
+    let input: Vec<u8> = (0..k * rows).flat_map(|i| (((i * 37 % 101) as f32 - 50.0) * 0.02).to_le_bytes()).collect();
+    let table = Weight::blocks("x", Format::F32, rows, k, Blob::from_vec(input)).expect("a table");
+    let mut weights = Vec::new();
+    let mut hold = |backend: &mut CpuBackend, w: &Weight| {
+        let id = backend.pack(w).expect("a weight");
+        let (rows, cols) = (w.rows(), w.cols());
+        weights.push(WeightInfo { id, name: w.name().into(), format: w.format(), rows, cols, bytes: w.bytes() });
+        id
+    };
+    let table = hold(backend, &table);
+    let buffer = |name: &str, width| Buffer { name: name.into(), width, rows: RowSpace::All };
+    let isa = detect_isa().levels().iter().rev().find(|l| l.name().starts_with("avx") && l.name().len() < 7).copied();
+    let embed = format!("embedding.f32.{}", isa.map_or("portable", tare_ops::Isa::name));
+    let mut calls = vec![OpCall { op: Op::Embedding { table, out: BufId(0) }, kernel: embed, layer: None }];
+    for seed in 0..copies {
+        let weight = hold(backend, &weight(format, n, k, seed as u64));
+        let (x, out, rounding) = (BufId(0), BufId(1), Rounding::F32);
+        let op = Op::Linear { x, weight, bias: None, accumulate: false, rounding, out };
+        calls.push(OpCall { op, kernel: kernel.into(), layer: None });
+    }
+    let plan = ForwardPlan {
+        name: "rate".into(),
+        class: "f32".into(),
+        bucket: Bucket { rows, selected: 0 },
+        buffers: vec![buffer("x", k), buffer("out", n)],
+        weights,
+        rope: RopeTable { inv_freq: Vec::new(), factor: 1.0, style: RopeStyle::HalfSplit },
+        kv: KvShape { layers: 1, kv_heads: 1, head_size: 1, dtype: DType::F32 },
+        calls,
+    };
+    let row = |t| Row { token: TokenSource::Id(t), position: t, table: 0, slot: t, context: 1, wants: Wants::Nothing };
+    (plan, Batch { rows: (0..rows as u32).map(row).collect(), ..Batch::default() })
+}
+
+/// Random quants; the halves that are scales become small numbers because their upper byte is set.
+fn weight(format: Format, n: usize, k: usize, seed: u64) -> Weight {
+    let mut state = seed * 2 + 1;
+    let mut random = |bytes: usize| -> Vec<u8> {
+        let next = |_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as u8
+        };
+        (0..bytes).map(next).collect()
+    };
+    let small = |bytes: &mut [u8], every: usize, at: &[usize], top: u8| {
+        for block in bytes.chunks_exact_mut(every) {
+            at.iter().for_each(|at| block[*at] = top);
+        }
+    };
+    if let Format::Affine { bits, group } = format {
+        let words = random(n * k * bits.bits() / 8);
+        let mut scales = random(n * k / group as usize * 2);
+        small(&mut scales, 2, &[1], 0x3c);
+        let (scales, words) = (Blob::from_vec(scales), Blob::from_vec(words));
+        let data = Affine { words, biases: scales.clone(), scales, scale_dtype: DType::BF16 };
+        return Weight::affine("w", bits, group, (n, k), data).expect("a weight");
+    }
+    let mut bytes = random(format.row_bytes(k).expect("whole blocks") * n);
+    let (every, at, top): (usize, &[usize], u8) = match format {
+        Format::F32 => (4, &[3], 0x3c),
+        Format::BF16 => (2, &[1], 0x3c),
+        Format::F16 => (2, &[1], 0x20),
+        Format::Q6K => (210, &[209], 0x20),
+        Format::Q8_0 | Format::Q4_0 | Format::Q5_0 => (format.block_bytes(), &[1], 0x20),
+        _ => (format.block_bytes(), &[1, 3], 0x20),
+    };
+    small(&mut bytes, every, at, top);
+    Weight::blocks("w", format, n, k, Blob::from_vec(bytes)).expect("a weight")
+}
