@@ -64,3 +64,21 @@ pub fn family(config: &ModelConfig) -> Result<&'static Family, Fault> {
     }
     Ok(row)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Model;
+
+    #[test]
+    fn a_configuration_must_agree_with_its_family() {
+        let mut config = Model::open("synthetic:qwen3-tiny").unwrap().config().clone();
+        assert_eq!(family(&config).unwrap().arch, Arch::Qwen3);
+        config.qk_norm = false;
+        let error = family(&config).unwrap_err().to_string();
+        assert_eq!(error, "qwen3: QK-norm: expected always, found missing");
+        config.arch = Arch::Mistral;
+        config.qkv_bias = true;
+        assert!(family(&config).unwrap_err().to_string().contains("bias"));
+    }
+}

@@ -61,7 +61,7 @@ pub fn fits(model: &Model) -> Result<Vec<ClassFit>, ModelError> {
 }
 
 /// Weights that steps multiply with: how many there are in each format.
-fn multiplied_formats(model: &Model) -> Result<BTreeMap<Format, u64>, ModelError> {
+pub(crate) fn multiplied_formats(model: &Model) -> Result<BTreeMap<Format, u64>, ModelError> {
     let mut counts = BTreeMap::new();
     for t in model.tensors()?.iter().filter(|t| is_multiplied(t.role, model.config())) {
         *counts.entry(t.format).or_insert(0) += t.weights();
@@ -71,9 +71,13 @@ fn multiplied_formats(model: &Model) -> Result<BTreeMap<Format, u64>, ModelError
 
 /// The class of the most common format when it admits all the others, else `f32`, which admits everything.
 fn default_class(formats: &BTreeMap<Format, u64>) -> Class {
-    let commonest = formats.iter().max_by_key(|(_, n)| **n).map_or(Format::F32, |(f, _)| *f);
-    let wanted = Class::default_for(commonest);
+    let wanted = Class::default_for(commonest(formats));
     if admits_all(wanted, formats).is_ok() { wanted } else { CLASSES[0] }
+}
+
+/// The format of most weights.
+pub(crate) fn commonest(formats: &BTreeMap<Format, u64>) -> Format {
+    formats.iter().max_by_key(|(_, n)| **n).map_or(Format::F32, |(f, _)| *f)
 }
 
 fn admits_all(class: Class, formats: &BTreeMap<Format, u64>) -> Result<(), String> {

@@ -1,15 +1,14 @@
 //! Opening a model by name, and what can be asked of it without reading its weights.
 
 use serde::Serialize;
-use std::collections::BTreeMap;
 use std::path::Path;
 use tare_core::digest::{Hasher, sha256_hex};
 use tare_core::{Format, Weight, WeightData};
 use tare_formats::open::open;
 use tare_formats::{ModelConfig, ModelFile, Role, TokenizerSource};
 
-use crate::ModelError;
 use crate::synthetic::{self, Synthetic};
+use crate::{ModelError, classes};
 
 /// A model whose weights can be had by role: files on disk, or weights made from a seed.
 #[derive(Debug)]
@@ -142,14 +141,12 @@ impl Model {
     /// # Errors
     /// When the files lack a weight.
     pub fn describe(&self) -> Result<Description, ModelError> {
-        let tensors = self.tensors()?;
-        let matrices = tensors.iter().filter(|t| !t.role.is_vector());
-        let mut counts = BTreeMap::new();
-        matrices.for_each(|t| *counts.entry(t.format).or_insert(0) += t.weights());
-        let format = counts.iter().max_by_key(|(_, n)| **n).map_or(Format::F32, |(f, _)| *f);
+        let format = classes::commonest(&classes::multiplied_formats(self)?);
         let (name, kind, bytes) = match &self.source {
             Source::File(f) => (file_name(&f.path), f.kind.to_string(), f.bytes_on_disk()),
-            Source::Synthetic(s) => (s.name().into(), "synthetic".into(), tensors.iter().map(|t| t.bytes as u64).sum()),
+            Source::Synthetic(s) => {
+                (s.name().into(), "synthetic".into(), self.tensors()?.iter().map(|t| t.bytes as u64).sum())
+            }
         };
         Ok(Description { spec: self.spec.clone(), name, arch: self.config().arch.model_type(), kind, format, bytes })
     }

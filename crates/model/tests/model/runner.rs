@@ -1,5 +1,6 @@
 //! Runs a small model on the reference backend: one sequence in one page, no engine.
 
+use std::ops::Range;
 use tare_core::DType;
 use tare_model::{Model, PackedModel, PlanSpec, Target, classes, resolve};
 use tare_ops::reference::ReferenceBackend;
@@ -97,6 +98,18 @@ impl Runner {
         let bytes = self.backend.read_kv(span).expect("the span is in the page");
         let keys = &bytes[..tokens * self.plan.kv.kv_heads * self.plan.kv.head_size * 4];
         keys.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+    }
+
+    /// Logits [V] of the last of `ids`, the others being cached, while the tokens in `lost` are gone from the cache.
+    pub(crate) fn last_logits_without(&mut self, ids: &[u32], lost: Range<usize>) -> Vec<f32> {
+        let (last, before) = ids.split_last().expect("at least one id");
+        let span = KvSpan { kv: self.kv, page: 0, start: lost.start, tokens: lost.len() };
+        let kept = self.backend.read_kv(span).expect("the span is in the page");
+        self.backend.write_kv(span, &vec![0; kept.len()]).expect("the span is in the page");
+        let mut out = StepOutput::default();
+        self.backend.run(self.exe, &batch(self.kv, before.len(), &[*last]), &mut out).expect("the step runs");
+        self.backend.write_kv(span, &kept).expect("the span is in the page");
+        out.rows.swap_remove(0).logits
     }
 
     fn rows(&mut self, exe: Executable, ids: &[u32]) -> Vec<f32> {
