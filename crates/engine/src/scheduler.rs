@@ -1,8 +1,8 @@
 //! Who runs in the next step: state and events in, rows and effects out. No clock, no thread, no I/O.
 //!
 //! **Order.** First come, first served: requests are admitted in the order of arrival. In a step the sequences that
-//! only need their last token come first, the one served longest ago before others; chunks of prompts fill what is
-//! left of the row budget, the prompt that has waited longest first.
+//! only need their last token come first; chunks of prompts fill what is left of the row budget, the one that was
+//! admitted, or drew a token, longest ago before others.
 //!
 //! **Memory.** A sequence claims pages for all tokens it has (prompt and output so far) from its admission on, so that
 //! a prompt that has begun can always be finished. Output grows the claim. When claims exceed the pool, kept sequences
@@ -148,8 +148,10 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// With nothing to do.
-    pub fn new(limits: StepLimits, space: Space) -> Self {
+    /// With nothing to do. Never more sequences run than a step has rows and head rows: so everyone that decodes has
+    /// its row in every step, and one that does not yet decode always finds at least one left.
+    pub fn new(mut limits: StepLimits, space: Space) -> Self {
+        limits.sequences = limits.sequences.min(limits.rows).min(limits.selected);
         Self { limits, space, waiting: Vec::new(), running: Vec::new(), kept: Vec::new(), tick: 0 }
     }
 

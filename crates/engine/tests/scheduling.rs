@@ -10,7 +10,13 @@ use tare_model::CacheKind;
 /// What happens between two steps.
 #[derive(Clone, Debug)]
 enum Happening {
-    Arrive { prompt: usize, output: usize, reads_all: bool, keep: bool, resume: Option<(usize, usize)> },
+    Arrive {
+        prompt: usize,
+        output: usize,
+        reads_all: bool,
+        keep: bool,
+        resume: Option<(usize, usize)>,
+    },
     Cancel(usize),
     Release(usize),
     Step,
@@ -309,22 +315,39 @@ fn a_long_prompt_does_not_hold_up_those_that_decode() {
     assert!(s.plan().chunks.iter().all(|c| c.id != RequestId(2) || c.positions.end == 60));
 }
 
-/// More sequences decode than a step has rows: they take turns.
+/// Where every token computes the whole sequence again, sequences take turns at the row budget.
 #[test]
-fn decoding_sequences_take_turns() {
-    let limits = StepLimits { rows: 2, selected: 2, sequences: 3 };
-    let mut s = Scheduler::new(limits, Space { kind: CacheKind::Paged, page_tokens: 4, pages: 100 });
+fn recomputing_sequences_take_turns() {
+    let limits = StepLimits { rows: 4, selected: 4, sequences: 3 };
+    let mut s = Scheduler::new(limits, Space { kind: CacheKind::Recompute, page_tokens: 1, pages: 1000 });
     for id in 0..3 {
         s.submit(Arrival { id: RequestId(id), prompt: 1, limit: 100, reads_all: false, resume: None }).unwrap();
     }
-    let mut served = [0; 3];
-    for _ in 0..30 {
+    let mut served = [0u32; 3];
+    while served.iter().sum::<u32>() < 60 {
         let d = s.plan();
         s.advance(&d);
-        for c in &d.chunks {
+        for c in d.chunks.iter().filter(|c| c.last) {
             served[c.id.0 as usize] += 1;
             s.emitted(c.id);
         }
     }
     assert!(served.iter().all(|n| (19..=21).contains(n)), "{served:?}");
+}
+
+/// No more sequences run than a step has rows, however many are allowed.
+#[test]
+fn everyone_that_decodes_has_a_row_in_every_step() {
+    let limits = StepLimits { rows: 2, selected: 2, sequences: 30 };
+    let mut s = Scheduler::new(limits, Space { kind: CacheKind::Paged, page_tokens: 4, pages: 100 });
+    for id in 0..3 {
+        s.submit(Arrival { id: RequestId(id), prompt: 1, limit: 100, reads_all: false, resume: None }).unwrap();
+    }
+    for _ in 0..30 {
+        let d = s.plan();
+        assert_eq!(d.chunks.iter().map(|c| c.id.0).collect::<Vec<_>>(), [0, 1]);
+        s.advance(&d);
+        d.chunks.iter().for_each(|c| assert!(!s.emitted(c.id)));
+    }
+    assert_eq!((s.running(), s.waiting()), (2, 1));
 }

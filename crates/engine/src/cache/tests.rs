@@ -5,8 +5,7 @@ use tare_core::DType;
 use tare_ops::ReferenceBackend;
 
 const TOKEN: KvShape = KvShape { layers: 2, kv_heads: 1, head_size: 4, dtype: DType::F32 };
-const KINDS: [CacheKind; 4] =
-    [CacheKind::Recompute, CacheKind::Concatenate, CacheKind::Capacity, CacheKind::Paged];
+const KINDS: [CacheKind; 4] = [CacheKind::Recompute, CacheKind::Concatenate, CacheKind::Capacity, CacheKind::Paged];
 const A: RequestId = RequestId(1);
 const B: RequestId = RequestId(2);
 
@@ -30,7 +29,8 @@ impl Rig {
     }
 
     fn append(&mut self, appends: &[(RequestId, usize)]) -> Result<(), CacheError> {
-        let appends: Vec<Append> = appends.iter().map(|(sequence, rows)| Append { sequence: *sequence, rows: *rows }).collect();
+        let appends: Vec<Append> =
+            appends.iter().map(|(sequence, rows)| Append { sequence: *sequence, rows: *rows }).collect();
         self.storage.append(&mut self.backend, &appends)
     }
 

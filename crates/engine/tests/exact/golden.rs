@@ -13,7 +13,8 @@ fn greedy_ids_and_prompt_logits_are_those_of_the_golden_file() {
             let ended = run(&mut engine, full(prompt, 24));
             let ids: Vec<u32> = serde_json::from_value(golden["greedy"]["bf16"][i]["ids"].clone()).unwrap();
             assert_eq!(ended.answer.tokens, ids, "{} prompt {i}", rig.plan);
-            let got: Vec<f32> = ended.answer.logits[..prompt.len()].iter().flatten().map(|b| f32::from_bits(*b)).collect();
+            let got: Vec<f32> =
+                ended.answer.logits[..prompt.len()].iter().flatten().map(|b| f32::from_bits(*b)).collect();
             let (_, want) = tensors.f32(&format!("bf16.logits.p{i}"));
             tare_testkit::assert_close(&got, &want, 2e-4, 0.0, &format!("{} prompt {i}", rig.plan));
         }

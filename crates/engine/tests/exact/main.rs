@@ -2,6 +2,7 @@
 //! sequences are rewound, resumed, moved or preempted, the logits and tokens are the same.
 
 mod batching;
+mod failing;
 mod golden;
 mod memory;
 mod resuming;

@@ -6,11 +6,11 @@ use tare_engine::{Refused, Request};
 #[test]
 fn preempted_is_undisturbed() {
     let prompts = prompts();
-    let requests = || (0..4).map(|i| if i % 2 == 0 { full(&prompts[2], 20) } else { sampled(&prompts[1], 40, i) });
+    let requests = || (0..4).map(|i| if i % 2 == 0 { full(&prompts[2], 10) } else { sampled(&prompts[1], 24, i) });
     let alone: Vec<Answer> = requests().map(|r| run(&mut PLAIN.engine(), r).answer).collect();
     for plan in ["paged", "kv-cache", "recompute"] {
         // Room for about two of the four at their longest.
-        let rig = Rig { plan, page_tokens: 4, kv_tokens: 112, max_rows: 24, max_sequences: 4 };
+        let rig = Rig { plan, page_tokens: 4, kv_tokens: 80, max_rows: 24, max_sequences: 4 };
         let mut engine = rig.engine();
         let ids: Vec<_> = requests().map(|r| engine.submit(r).unwrap()).collect();
         let ended = drain(&mut engine);
@@ -38,10 +38,7 @@ fn what_can_never_run_is_refused_with_its_numbers() {
         Refused::NeverFits { needed_tokens: 48, capacity_tokens: 32 }
     );
     let outside = refused(&mut engine, Request { stop_tokens: vec![0, 512], ..Request::greedy(vec![1], 1) });
-    assert_eq!(
-        outside,
-        Refused::OutOfVocabulary { place: "stop_tokens[1]".into(), token: 512, vocabulary: 512 }
-    );
+    assert_eq!(outside, Refused::OutOfVocabulary { place: "stop_tokens[1]".into(), token: 512, vocabulary: 512 });
     assert!(!engine.has_work());
     assert!(engine.submit(Request::greedy(vec![1; 30], 3)).is_ok());
     for _ in 1..64 {

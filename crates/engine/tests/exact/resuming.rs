@@ -3,12 +3,7 @@
 use crate::rig::{PAGED, PLAIN, Rig, drain, prompts, run, sampled};
 use tare_engine::Request;
 
-const KINDS: [Rig; 4] = [
-    PLAIN,
-    PAGED,
-    Rig { plan: "kv-cache", ..PLAIN },
-    Rig { page_tokens: 1, max_rows: 5, ..PAGED },
-];
+const KINDS: [Rig; 4] = [PLAIN, PAGED, Rig { plan: "kv-cache", ..PLAIN }, Rig { page_tokens: 1, max_rows: 5, ..PAGED }];
 
 fn keeping(request: Request) -> Request {
     Request { retain: true, ..request }

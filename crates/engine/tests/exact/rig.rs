@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use tare_engine::{Engine, EngineConfig, Event, FinishReason, Request, RequestId, Retained, StepReport, Usage};
 use tare_model::{Model, PlanSpec};
-use tare_ops::{Class, ReferenceBackend};
+use tare_ops::{Backend, Class, ReferenceBackend};
 
 /// What differs between the engines of these tests.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +25,10 @@ pub(crate) const PAGED: Rig = Rig { plan: "paged", page_tokens: 16, kv_tokens: 1
 
 impl Rig {
     pub(crate) fn engine(&self) -> Engine {
+        self.engine_on(Box::new(ReferenceBackend::new()))
+    }
+
+    pub(crate) fn engine_on(&self, backend: Box<dyn Backend>) -> Engine {
         let path = tare_testkit::goldens().join("models/qwen3-tiny");
         let model = Model::open(path.to_str().expect("a path in UTF-8")).expect("the tiny model opens");
         let mut plan = PlanSpec::find(self.plan).expect("the plan exists");
@@ -40,7 +44,7 @@ impl Rig {
             max_sequences: self.max_sequences,
             max_queue: 64,
         };
-        Engine::new(&model, Box::new(ReferenceBackend::new()), config).expect("the engine starts")
+        Engine::new(&model, backend, config).expect("the engine starts")
     }
 }
 
