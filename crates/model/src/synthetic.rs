@@ -1,11 +1,11 @@
 //! Models made from a seed: the shapes of published models, no download, the same bytes on every host.
 //!
-//! `synthetic:NAME[?format=F&seed=N]`, where NAME is a row of [`shapes`]; weights are written straight in the wanted
+//! `synthetic:NAME[?format=F&seed=N]`, where NAME is a row of `synthetic/shapes.rs`; weights are written straight in the wanted
 //! format. Without `format` the published sizes come as `w4g128` and the tiny ones as `bf16`; without `seed` it is 0.
 //! No token ends an answer and there is no vocabulary: ids in, ids out.
 //!
 //! Random weights are weak judges of an engine: attention over random keys is flat, so that a lost page changes
-//! nothing. These models are *peaky* instead ([`recipe`]), and no two cache lines of a tensor are equal, so that
+//! nothing. These models are *peaky* instead (`synthetic/recipe.rs`), and no two cache lines of a tensor are equal, so that
 //! neither a compressing nor a deduplicating layer can flatter a measurement.
 
 mod encode;
@@ -83,11 +83,6 @@ impl Synthetic {
     /// The decoder's numbers.
     pub fn config(&self) -> &ModelConfig {
         &self.config
-    }
-
-    /// The seed.
-    pub fn seed(&self) -> u64 {
-        self.seed
     }
 
     /// A tensor without its bytes. `role` is one of [`Role::all`].
