@@ -293,7 +293,9 @@ pub(crate) struct NextArgs {
 
 /// `tare mutate`
 #[derive(Debug, Args)]
-#[command(after_help = "EXAMPLES\n  tare mutate                                every fault at 0.6B shape, on the path that is timed")]
+#[command(
+    after_help = "EXAMPLES\n  tare mutate                                every fault at 0.6B shape, on the path that is timed"
+)]
 pub(crate) struct MutateArgs {
     /// Folder, .gguf file, pulled name or synthetic:NAME
     #[arg(short, long, value_name = "MODEL", default_value = "synthetic:qwen3-0.6b?format=w4g128")]
@@ -341,6 +343,9 @@ pub(crate) struct InspectArgs {
     /// Folder, .gguf file, pulled name or synthetic:NAME
     #[arg(value_name = "MODEL")]
     pub(crate) model: String,
+    /// Arithmetic class whose KV cache is counted [default: the one of the file's format]
+    #[arg(long, value_name = "CLASS")]
+    pub(crate) class: Option<String>,
     /// Memory the model may use, in GiB [default: this host's]
     #[arg(long, value_name = "GIB")]
     pub(crate) memory_gib: Option<f64>,
@@ -380,7 +385,9 @@ pub(crate) struct QuantizeArgs {
 
 /// `tare doctor`
 #[derive(Debug, Args)]
-#[command(after_help = "EXAMPLES\n  tare doctor\n  tare doctor -m smollm2-135m --plan paged     also which kernel runs each operator, and why")]
+#[command(
+    after_help = "EXAMPLES\n  tare doctor\n  tare doctor -m smollm2-135m --plan paged     also which kernel runs each operator, and why"
+)]
 pub(crate) struct DoctorArgs {
     /// Show the kernels chosen for this model
     #[arg(short, long, value_name = "MODEL")]
@@ -434,7 +441,9 @@ pub(crate) struct PerplexityArgs {
 
 /// `tare tokenize`
 #[derive(Debug, Args)]
-#[command(after_help = "EXAMPLES\n  tare tokenize -m smollm2-135m \"Hello <|im_end|>\"\n  tare tokenize -m smollm2-135m --parse-special \"Hello <|im_end|>\"")]
+#[command(
+    after_help = "EXAMPLES\n  tare tokenize -m smollm2-135m \"Hello <|im_end|>\"\n  tare tokenize -m smollm2-135m --parse-special \"Hello <|im_end|>\""
+)]
 pub(crate) struct TokenizeArgs {
     /// Model whose tokenizer is used
     #[arg(short, long, value_name = "MODEL")]
@@ -472,7 +481,9 @@ pub(crate) struct DetokenizeArgs {
 
 /// `tare template`
 #[derive(Debug, Args)]
-#[command(after_help = "EXAMPLES\n  tare template -m smollm2-135m messages.json\n\n  messages.json holds an array of {\"role\": .., \"content\": ..}, or an object with messages and tools.")]
+#[command(
+    after_help = "EXAMPLES\n  tare template -m smollm2-135m messages.json\n\n  messages.json holds an array of {\"role\": .., \"content\": ..}, or an object with messages and tools."
+)]
 pub(crate) struct TemplateArgs {
     /// Model whose template is used
     #[arg(short, long, value_name = "MODEL")]

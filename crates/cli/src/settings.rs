@@ -23,8 +23,10 @@ impl Settings {
             (Some(h), _, _) => PathBuf::from(h),
             (_, Some(x), _) => Path::new(&x).join("tare"),
             (_, _, Some(h)) => Path::new(&h).join(".local/share/tare"),
-            _ => return Err(anyhow::anyhow!("neither TARE_HOME, XDG_DATA_HOME nor HOME is set"))
-                .context("tare needs a folder for models and records; set TARE_HOME"),
+            _ => {
+                return Err(anyhow::anyhow!("neither TARE_HOME, XDG_DATA_HOME nor HOME is set"))
+                    .context("tare needs a folder for models and records; set TARE_HOME");
+            }
         };
         Ok(Self { home, endpoint: var("HF_ENDPOINT"), token: var("HF_TOKEN") })
     }

@@ -27,9 +27,11 @@ pub(crate) fn open_model(name: &str, settings: &Settings) -> Result<Model> {
     }
     match pull::local(name, &settings.models())? {
         Some(path) => Ok(Model::open(&path.to_string_lossy())?),
-        None => Err(Fault::new("model", "a folder, a .gguf file, a pulled name or synthetic:NAME", format!("`{name}`"))
-            .remedy(format!("run `tare pull {name}`, or `tare pull --list` for the names that can be pulled"))
-            .into()),
+        None => {
+            Err(Fault::new("model", "a folder, a .gguf file, a pulled name or synthetic:NAME", format!("`{name}`"))
+                .remedy(format!("run `tare pull {name}`, or `tare pull --list` for the names that can be pulled"))
+                .into())
+        }
     }
 }
 
@@ -53,7 +55,12 @@ impl How {
         let limit = model.config().max_positions;
         let context = args.context.or(wanted).unwrap_or(DEFAULT_CONTEXT.min(limit));
         if context > limit {
-            return Err(Fault::new("context", format!("at most {limit}, which the model was trained for"), context.to_string()).into());
+            return Err(Fault::new(
+                "context",
+                format!("at most {limit}, which the model was trained for"),
+                context.to_string(),
+            )
+            .into());
         }
         Ok(Self {
             cpu: cpu_config(args)?,
@@ -93,7 +100,9 @@ pub(crate) fn cpu_config(args: &HowArgs) -> Result<CpuConfig> {
             let all = [Isa::Portable, Isa::Neon, Isa::Avx2, Isa::Avx512, Isa::Avx512Vnni, Isa::Avx512Bf16, Isa::Amx];
             let level = all.into_iter().find(|l| l.name() == name && have.has(*l));
             let names: Vec<&str> = have.levels().iter().map(|l| l.name()).collect();
-            have.up_to(level.ok_or_else(|| Fault::new("isa", format!("one of {} (this host)", names.join(", ")), format!("`{name}`")))?)
+            have.up_to(level.ok_or_else(|| {
+                Fault::new("isa", format!("one of {} (this host)", names.join(", ")), format!("`{name}`"))
+            })?)
         }
     };
     let threads = match args.threads {

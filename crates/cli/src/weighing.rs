@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tare_evidence::{Ledger, Record, Utc};
 use tare_lab::{BuildInfo, ClockedRequest, Lengths, ReferenceStore, Rig, Stage, Weighing};
 use tare_model::Model;
-use tare_probe::ceilings::{Ceilings, Effort, Stored};
 use tare_probe::Host;
+use tare_probe::ceilings::{Ceilings, Effort, Stored};
 
 use crate::args::{HowArgs, PrefillLogits, WorkArgs};
 use crate::built::build_info;
@@ -118,7 +118,9 @@ pub(crate) fn weigh(
     bar.finish_and_clear();
     let scratch = settings.scratch_ledger();
     let folder = folder.unwrap_or(&scratch);
-    let path = Ledger::at(folder).append(&record).with_context(|| format!("cannot keep the record in {}", folder.display()))?;
+    let path = Ledger::at(folder)
+        .append(&record)
+        .with_context(|| format!("cannot keep the record in {}", folder.display()))?;
     Ok(Weighed { record, path })
 }
 

@@ -1,7 +1,7 @@
 //! What a phase must move and compute at the least, from the plan that really runs.
 
-use tare_evidence::floor::{Demand, Demands};
 use tare_core::Reading;
+use tare_evidence::floor::{Demand, Demands};
 use tare_model::planner::op_shape;
 use tare_ops::{Bucket, ForwardPlan, OpName, OpShape, variant::cost};
 
@@ -62,7 +62,10 @@ fn step(plan: &ForwardPlan, rows: Rows) -> Demand {
         match call.op.name() {
             OpName::Attention => {
                 d.kv_read_bytes += c.bytes;
-                d.flops += contexts.clone().map(|s| cost(OpName::Attention, &OpShape { rows: 1, context: s, ..shape }).flops).sum::<u64>();
+                d.flops += contexts
+                    .clone()
+                    .map(|s| cost(OpName::Attention, &OpShape { rows: 1, context: s, ..shape }).flops)
+                    .sum::<u64>();
             }
             OpName::KvAppend => d.kv_write_bytes += c.bytes,
             _ => {

@@ -6,7 +6,7 @@
 
 use half::bf16;
 use tare_core::DType;
-use tare_engine::{Engine, Event, Request, Retained};
+use tare_engine::{Engine, Event, ExportedKv, Request, Retained};
 use tare_evidence::gate::{Check, GateReport, Miss};
 use tare_ops::{Class, class::CLASSES};
 
@@ -86,18 +86,22 @@ impl Gate<'_> {
         };
         let found = engine.export_retained(kept)?;
         engine.release_retained(kept);
-        let all: Vec<u32> = self.request.input().into_iter().chain(emitted[..emitted.len() - 1].iter().copied()).collect();
         let mut judge = self.rig.judge(self.rig.class)?;
-        let Some(kept) = run_and_retain(&mut judge, all.clone(), 0)? else {
+        let Some(kept) = run_and_retain(&mut judge, found.tokens.clone(), 0)? else {
             return Err(LabError::Judge("the judge kept no cache".to_string()));
         };
         let expected = judge.export_retained(kept)?;
-        if found.len() != expected.len() {
-            let what = format!("{} bytes of KV where the judge has {}", found.len(), expected.len());
-            return Ok(Some(vec![Finding { at: "cache".into(), error: f64::INFINITY, expected: String::new(), found: what }]));
+        if found.tokens.len() != self.request.input().len() + emitted.len() - 1
+            || found.bytes.len() != expected.bytes.len()
+        {
+            return Err(LabError::Judge(format!(
+                "{} tokens are cached where {} went in and {} came out",
+                found.tokens.len(),
+                self.request.input().len(),
+                emitted.len()
+            )));
         }
-        let rows = all.len();
-        Ok(Some(kv_differences(&expected, &found, self.rig.class.kv, rows)))
+        Ok(Some(kv_differences(&expected, &found)))
     }
 }
 
@@ -202,26 +206,28 @@ fn rank_gaps(scores: &[Score]) -> Vec<Finding> {
         .collect()
 }
 
-/// Largest difference of each of `parts` equal runs of KV bytes.
-fn kv_differences(expected: &[u8], found: &[u8], dtype: DType, parts: usize) -> Vec<Finding> {
+/// Largest difference of the keys and of the values of each layer.
+fn kv_differences(expected: &ExportedKv, found: &ExportedKv) -> Vec<Finding> {
+    let dtype = expected.shape.dtype;
     let width = dtype.bytes();
     let value = |b: &[u8]| match dtype {
         DType::BF16 => f64::from(bf16::from_le_bytes([b[0], b[1]]).to_f32()),
         _ => f64::from(f32::from_le_bytes([b[0], b[1], b[2], b[3]])),
     };
-    let part = (expected.len() / width).div_ceil(parts.max(1)).max(1) * width;
+    let plane = (expected.bytes.len() / (2 * expected.shape.layers)).max(width);
     expected
-        .chunks(part)
-        .zip(found.chunks(part))
+        .bytes
+        .chunks(plane)
+        .zip(found.bytes.chunks(plane))
         .enumerate()
         .map(|(i, (e, f))| {
             let errors = e.chunks_exact(width).zip(f.chunks_exact(width)).map(|(a, b)| (value(a) - value(b)).abs());
             let error = errors.fold(0.0, |m: f64, x| if x.is_nan() || m.is_nan() { f64::NAN } else { m.max(x) });
             Finding {
-                at: format!("part {i} of the cache"),
+                at: format!("layer {} {}", i / 2, if i % 2 == 0 { "keys" } else { "values" }),
                 error,
-                expected: "the judge's keys and values".into(),
-                found: format!("values up to {error} away"),
+                expected: "the judge's".into(),
+                found: format!("elements up to {error} away"),
             }
         })
         .collect()
@@ -230,6 +236,7 @@ fn kv_differences(expected: &[u8], found: &[u8], dtype: DType, parts: usize) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tare_ops::KvShape;
 
     fn finding(error: f64) -> Finding {
         Finding { at: "x".into(), error, expected: "e".into(), found: "f".into() }
@@ -254,9 +261,13 @@ mod tests {
 
     #[test]
     fn kv_is_compared_as_numbers() {
-        let bytes = |v: &[f32]| v.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
-        let d = kv_differences(&bytes(&[1.0, 2.0, 3.0, 4.0]), &bytes(&[1.0, 2.5, 3.0, f32::NAN]), DType::F32, 2);
-        assert_eq!(d[0].error, 0.5);
+        let kv = |v: &[f32]| ExportedKv {
+            tokens: vec![0],
+            shape: KvShape { layers: 1, kv_heads: 1, head_size: 2, dtype: DType::F32 },
+            bytes: v.iter().flat_map(|x| x.to_le_bytes()).collect(),
+        };
+        let d = kv_differences(&kv(&[1.0, 2.0, 3.0, 4.0]), &kv(&[1.0, 2.5, 3.0, f32::NAN]));
+        assert_eq!((d[0].at.as_str(), d[0].error), ("layer 0 keys", 0.5));
         assert!(d[1].error.is_nan());
     }
 

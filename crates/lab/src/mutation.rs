@@ -242,12 +242,18 @@ fn change_scales(w: &Weight, fault: GroupFault) -> Result<Weight, Fault> {
             let Format::Affine { bits, group } = w.format() else {
                 return Err(Fault::new(w.name(), "an affine format", w.format().to_string()));
             };
-            let data = Affine { words: a.words.clone(), scales: change(&a.scales), biases: change(&a.biases), scale_dtype: a.scale_dtype };
+            let data = Affine {
+                words: a.words.clone(),
+                scales: change(&a.scales),
+                biases: change(&a.biases),
+                scale_dtype: a.scale_dtype,
+            };
             Weight::affine(w.name(), bits, group, (w.rows(), w.cols()), data)
         }
         WeightData::Blocks(b) => {
             let mut v = b.to_vec();
-            let scale = if w.format().block_weights() == 1 { 32 * w.format().block_bytes() } else { w.format().block_bytes() };
+            let scale =
+                if w.format().block_weights() == 1 { 32 * w.format().block_bytes() } else { w.format().block_bytes() };
             let row = b.len() / w.rows();
             v.chunks_exact_mut(row).for_each(|r| spoil(r, scale.min(row / 2)));
             Weight::blocks(w.name(), w.format(), w.rows(), w.cols(), Blob::from_vec(v))
@@ -269,7 +275,12 @@ fn zero_last_row(w: &Weight) -> Result<Weight, Fault> {
             let Format::Affine { bits, group } = w.format() else {
                 return Err(Fault::new(w.name(), "an affine format", w.format().to_string()));
             };
-            let data = Affine { words: a.words.clone(), scales: clear(&a.scales), biases: clear(&a.biases), scale_dtype: a.scale_dtype };
+            let data = Affine {
+                words: a.words.clone(),
+                scales: clear(&a.scales),
+                biases: clear(&a.biases),
+                scale_dtype: a.scale_dtype,
+            };
             Weight::affine(w.name(), bits, group, (w.rows(), w.cols()), data)
         }
         WeightData::Blocks(b) => Weight::blocks(w.name(), w.format(), w.rows(), w.cols(), clear(b)),

@@ -5,9 +5,9 @@
 
 use serde::Serialize;
 use tare_core::Reading;
+use tare_evidence::Record;
 use tare_evidence::derive::Phase;
 use tare_evidence::floor::Resource;
-use tare_evidence::Record;
 
 /// One phase against its floor.
 #[derive(Clone, Debug, PartialEq, Serialize)]

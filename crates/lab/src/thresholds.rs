@@ -54,7 +54,8 @@ impl Thresholds {
     /// When the file has none for it: a class without limits cannot be gated.
     pub fn accuracy(&self, class: &str) -> Result<Accuracy, Fault> {
         self.accuracy.get(class).copied().ok_or_else(|| {
-            Fault::new(format!("gates.toml: accuracy.{class}"), "limits", "none").remedy("calibrate the class and add it")
+            Fault::new(format!("gates.toml: accuracy.{class}"), "limits", "none")
+                .remedy("calibrate the class and add it")
         })
     }
 }

@@ -5,8 +5,8 @@ use tare_core::{Format, Reading};
 use tare_engine::Engine;
 use tare_evidence::gate::Judgement;
 use tare_evidence::identity::{Arm, EosRule, PrefillLogits, Warmth, Work, prompt_ids_sha256};
-use tare_evidence::record::{About, Clock, Measured, Memory, Method, Role, TimingContract};
 use tare_evidence::provenance::Provenance;
+use tare_evidence::record::{About, Clock, Measured, Memory, Method, Role, TimingContract};
 use tare_evidence::samples::{Emitted, RowTokens, Samples, TimedRound, Timing};
 use tare_evidence::{Draft, Record, Utc, canonical};
 use tare_formats::Role as Weights;
@@ -227,7 +227,10 @@ impl Weighing<'_> {
                 "admission, cache set-up, every forward, sampling, id and logit on the host".into(),
                 "release of the cache (release)".into(),
             ],
-            outside: vec!["loading, packing, compiling, tokenizing".into(), "the prefix of a request at a depth".into()],
+            outside: vec![
+                "loading, packing, compiling, tokenizing".into(),
+                "the prefix of a request at a depth".into(),
+            ],
         };
         Method {
             timing_contract: TimingContract {

@@ -132,7 +132,11 @@ impl Chat<'_> {
         };
         let prompt = self.template.encode(&request, &self.tokenizer)?;
         let Some(room) = self.context.checked_sub(prompt.len()).filter(|r| *r > 0) else {
-            println!("the conversation has {} tokens and the context {}: /reset, or start with a larger --context", prompt.len(), self.context);
+            println!(
+                "the conversation has {} tokens and the context {}: /reset, or start with a larger --context",
+                prompt.len(),
+                self.context
+            );
             self.messages.pop();
             return Ok(());
         };

@@ -75,7 +75,11 @@ pub(crate) fn gate(record: &Record) {
     };
     let compared: u64 = report.checks.iter().map(|c| c.compared).sum();
     let verdict = if record.passed() { "passed" } else { "FAILED" };
-    println!("  gate     {verdict}: {} checks over {compared} values (limits version {})", report.checks.len(), report.thresholds_version);
+    println!(
+        "  gate     {verdict}: {} checks over {compared} values (limits version {})",
+        report.checks.len(),
+        report.thresholds_version
+    );
     for m in &report.misses {
         println!("           {} at {}: expected {}, found {}", m.check, m.at, m.expected, m.found);
     }
@@ -89,5 +93,11 @@ fn phase(name: &str, p: &Phase) {
         (Reading::Unavailable { why }, _) | (_, Reading::Unavailable { why }) => format!("floor unavailable: {why}"),
     };
     let r = &p.rate_tokens_per_s;
-    println!("  {name:8} {:.1} tok/s ({:.1} to {:.1}), {}; {floor}", r.median, r.min, r.max, human_ns(p.ns.median as u64));
+    println!(
+        "  {name:8} {:.1} tok/s ({:.1} to {:.1}), {}; {floor}",
+        r.median,
+        r.min,
+        r.max,
+        human_ns(p.ns.median as u64)
+    );
 }

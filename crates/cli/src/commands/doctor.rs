@@ -65,16 +65,34 @@ fn print_host(host: &Host, quiet: &Quietness) {
     println!("hypervisor  {hypervisor}");
     println!("threads     {} usable, {} online", host.usable_threads, host.cpu.threads_online);
     println!("features    {}", host.features.names().join(" "));
-    println!("memory      {}, {} available", host.memory.total_bytes.clone().map(human_bytes), host.memory.available_bytes.clone().map(human_bytes));
+    println!(
+        "memory      {}, {} available",
+        host.memory.total_bytes.clone().map(human_bytes),
+        host.memory.available_bytes.clone().map(human_bytes)
+    );
     println!("huge pages  {}", host.memory.transparent_huge_pages);
-    println!("quietness   {:.1} % of a spin loop lost, stolen {}", quiet.spin.lost_share * 100.0, quiet.steal_share.clone().map(|s| format!("{:.1} %", s * 100.0)));
+    println!(
+        "quietness   {:.1} % of a spin loop lost, stolen {}",
+        quiet.spin.lost_share * 100.0,
+        quiet.steal_share.clone().map(|s| format!("{:.1} %", s * 100.0))
+    );
 }
 
 fn print_ceilings(c: &Ceilings, origin: &Origin) {
     let bytes = |r: &tare_core::Reading<u64>| r.clone().map(|v| format!("{:.1} GB/s", v as f64 / 1e9));
     let flops = |r: &tare_core::Reading<u64>| r.clone().map(|v| format!("{:.1} GFLOP/s", v as f64 / 1e9));
-    println!("read        {} one thread, {} all {}", bytes(&c.readings.read_1t_bytes_per_s), bytes(&c.readings.read_all_bytes_per_s), c.threads);
-    println!("fma f32     {} one thread, {} all {}", flops(&c.readings.fma_f32_1t_flop_per_s), flops(&c.readings.fma_f32_all_flop_per_s), c.threads);
+    println!(
+        "read        {} one thread, {} all {}",
+        bytes(&c.readings.read_1t_bytes_per_s),
+        bytes(&c.readings.read_all_bytes_per_s),
+        c.threads
+    );
+    println!(
+        "fma f32     {} one thread, {} all {}",
+        flops(&c.readings.fma_f32_1t_flop_per_s),
+        flops(&c.readings.fma_f32_all_flop_per_s),
+        c.threads
+    );
     let from = match origin {
         Origin::Kept => "kept from earlier in this boot; --fresh measures again".to_string(),
         Origin::Measured => "measured now and kept for this boot".to_string(),

@@ -22,7 +22,10 @@ fn check(path: &Path, as_json: bool) -> Result<()> {
     if as_json {
         let findings: Vec<_> =
             report.findings.iter().map(|f| json!({ "path": f.path, "fault": f.fault.to_string() })).collect();
-        println!("{}", json!({ "ok": report.is_ok(), "files": report.files, "findings": findings, "notes": report.notes }));
+        println!(
+            "{}",
+            json!({ "ok": report.is_ok(), "files": report.files, "findings": findings, "notes": report.notes })
+        );
     } else {
         for f in &report.findings {
             println!("{}: {}", f.path.display(), f.fault);

@@ -2,8 +2,10 @@
 
 use anyhow::{Context, Result};
 use serde_json::json;
+use std::path::Path;
+use tare_core::DType;
 use tare_engine::{Event, PromptLogits, Request};
-use tare_formats::safetensors;
+use tare_formats::safetensors::{self, TensorPlan};
 
 use crate::args::LogitsArgs;
 use crate::settings::Settings;
@@ -29,9 +31,7 @@ pub(crate) fn run(args: &LogitsArgs, settings: &Settings) -> Result<()> {
             }
         }
     }
-    let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-    let tensor = safetensors::F32Tensor { name: "logits", shape: &[tokens, width], bytes: &bytes };
-    safetensors::write_f32(&args.output, &[tensor]).with_context(|| format!("cannot write {}", args.output.display()))?;
+    write(&args.output, [tokens, width], &values).with_context(|| format!("cannot write {}", args.output.display()))?;
     let summary = json!({
         "output": args.output,
         "tensor": "logits",
@@ -45,5 +45,18 @@ pub(crate) fn run(args: &LogitsArgs, settings: &Settings) -> Result<()> {
     } else {
         eprintln!("{}: logits [{tokens}, {width}] F32, class {}", args.output.display(), how.class.name);
     }
+    Ok(())
+}
+
+/// Writes [T, V] F32 under the name `logits`.
+fn write(path: &Path, shape: [usize; 2], values: &[f32]) -> Result<()> {
+    let plan = TensorPlan { name: "logits".into(), dtype: DType::F32, shape: shape.to_vec() };
+    let file = std::io::BufWriter::new(std::fs::File::create(path)?);
+    let mut writer = safetensors::write(file, &[], &[plan])?;
+    for row in values.chunks(shape[1].max(1)) {
+        let bytes: Vec<u8> = row.iter().flat_map(|v| v.to_le_bytes()).collect();
+        writer.write(&bytes)?;
+    }
+    writer.finish()?.into_inner()?.sync_all()?;
     Ok(())
 }

@@ -41,7 +41,13 @@ pub(crate) fn run(args: &PerplexityArgs, settings: &Settings) -> Result<()> {
                     "class": how.class.name, "plan": how.plan.name, "nll": nll })
         );
     } else {
-        println!("perplexity {:.4} over {} tokens (mean nll {mean:.6}, windows of {}, class {})", mean.exp(), nll.len(), args.window, how.class.name);
+        println!(
+            "perplexity {:.4} over {} tokens (mean nll {mean:.6}, windows of {}, class {})",
+            mean.exp(),
+            nll.len(),
+            args.window,
+            how.class.name
+        );
     }
     Ok(())
 }

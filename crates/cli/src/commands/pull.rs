@@ -41,7 +41,8 @@ pub(crate) fn run(args: &PullArgs, settings: &Settings) -> Result<()> {
 fn list(as_json: bool, settings: &Settings) -> Result<()> {
     let here = present(&settings.models())?;
     if as_json {
-        let aliases: Vec<_> = ALIASES.iter().map(|a| json!({ "name": a.name, "hub": a.hub, "about": a.about })).collect();
+        let aliases: Vec<_> =
+            ALIASES.iter().map(|a| json!({ "name": a.name, "hub": a.hub, "about": a.about })).collect();
         let present: Vec<_> = here.iter().map(|(m, p)| json!({ "manifest": m, "folder": p })).collect();
         println!("{}", json!({ "aliases": aliases, "present": present }));
         return Ok(());

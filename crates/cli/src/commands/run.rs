@@ -68,7 +68,8 @@ fn prompt(args: &RunArgs, model: &Model, tokenizer: Option<&Tokenizer>) -> Resul
     }
     let system = args.system.iter().map(|s| Json::message("system", s));
     let messages = system.chain([Json::message("user", &text)]).collect();
-    let request = ChatRequest { messages, add_generation_prompt: true, enable_thinking: args.thinking, ..ChatRequest::default() };
+    let request =
+        ChatRequest { messages, add_generation_prompt: true, enable_thinking: args.thinking, ..ChatRequest::default() };
     Ok(chat_template(model, tokenizer)?.encode(&request, tokenizer)?)
 }
 
@@ -112,4 +113,3 @@ pub(crate) fn summary(a: &Answer) -> String {
         a.finish
     )
 }
-

@@ -62,9 +62,9 @@ pub(crate) fn template(args: &TemplateArgs, settings: &Settings) -> Result<()> {
         Some("-") => text_argument("-")?,
         _ => std::fs::read_to_string(&args.file).with_context(|| format!("cannot read {}", args.file.display()))?,
     };
-    let (messages, tools) = match serde_json::from_str(&text)
-        .with_context(|| format!("{}: expected an array of messages, or an object with messages and tools", args.file.display()))?
-    {
+    let (messages, tools) = match serde_json::from_str(&text).with_context(|| {
+        format!("{}: expected an array of messages, or an object with messages and tools", args.file.display())
+    })? {
         Conversation::Messages(m) => (m, Vec::new()),
         Conversation::Whole { messages, tools } => (messages, tools),
     };

@@ -47,7 +47,11 @@ const fn hub(name: &'static str, hub: &'static str, about: &'static str) -> Alia
 
 /// Every short name.
 pub(crate) const ALIASES: [Alias; 13] = [
-    Alias { name: "smollm2-135m", hub: None, about: "SmolLM2 135M Instruct, GGUF Q4_1, 98 MB, Apache-2.0, from a Python package" },
+    Alias {
+        name: "smollm2-135m",
+        hub: None,
+        about: "SmolLM2 135M Instruct, GGUF Q4_1, 98 MB, Apache-2.0, from a Python package",
+    },
     hub("qwen3-0.6b", "Qwen/Qwen3-0.6B", "BF16, 1.5 GB"),
     hub("qwen3-1.7b", "Qwen/Qwen3-1.7B", "BF16, 4.1 GB"),
     hub("qwen3-4b", "Qwen/Qwen3-4B", "BF16, 8.0 GB"),
@@ -76,7 +80,11 @@ pub(crate) fn resolve(name: &str) -> Result<Source> {
         return Ok(alias.hub.map_or(Source::Package(&SMOLLM2), on_hub));
     }
     let repository = name.split(':').next().unwrap_or_default();
-    let plain = |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c)) && !part.starts_with('.');
+    let plain = |part: &str| {
+        !part.is_empty()
+            && part.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c))
+            && !part.starts_with('.')
+    };
     if repository.split('/').count() == 2 && repository.split('/').all(plain) {
         return Ok(on_hub(name));
     }
@@ -102,7 +110,10 @@ mod tests {
     fn names_resolve_to_their_sources() {
         assert!(matches!(resolve("smollm2-135m").unwrap(), Source::Package(p) if p.bytes == 98_362_432));
         let gguf = resolve("qwen3-4b-gguf").unwrap();
-        assert_eq!(gguf, Source::Hub { repository: "Qwen/Qwen3-4B-GGUF".into(), only: Some("Qwen3-4B-Q4_K_M.gguf".into()) });
+        assert_eq!(
+            gguf,
+            Source::Hub { repository: "Qwen/Qwen3-4B-GGUF".into(), only: Some("Qwen3-4B-Q4_K_M.gguf".into()) }
+        );
         assert_eq!(resolve("a/b").unwrap(), Source::Hub { repository: "a/b".into(), only: None });
         for bad in ["", "qwen", "a/b/c", "../x", "a/..", "a b/c"] {
             assert!(resolve(bad).is_err(), "{bad}");

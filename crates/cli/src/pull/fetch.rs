@@ -127,7 +127,11 @@ impl Fetcher {
             failures = if now > have { 0 } else { failures + 1 };
             if failures >= ATTEMPTS {
                 let why = error.map_or_else(|| "the connection brings no more bytes".to_string(), |e| format!("{e:#}"));
-                bail!("{}: gave up after {ATTEMPTS} attempts at {now} of {} bytes: {why}; pull again to continue there", remote.path, remote.bytes);
+                bail!(
+                    "{}: gave up after {ATTEMPTS} attempts at {now} of {} bytes: {why}; pull again to continue there",
+                    remote.path,
+                    remote.bytes
+                );
             }
             std::thread::sleep(Duration::from_millis(100 << failures));
         }
@@ -139,12 +143,17 @@ impl Fetcher {
         let resumed = status == 206 && range_start(&answer) == Some(have);
         match status {
             200 | 206 => {}
-            s if TRANSIENT.contains(&s) => return Err(Attempt::Transient(anyhow::anyhow!("{}", refusal(&remote.url, s)))),
+            s if TRANSIENT.contains(&s) => {
+                return Err(Attempt::Transient(anyhow::anyhow!("{}", refusal(&remote.url, s))));
+            }
             s => return Err(Attempt::Final(anyhow::anyhow!("{}", refusal(&remote.url, s)))),
         }
         if status == 206 && !resumed {
             std::fs::remove_file(part).map_err(|e| Attempt::Final(e.into()))?;
-            return Err(Attempt::Transient(anyhow::anyhow!("{}: the server sent another range than was asked for", remote.url)));
+            return Err(Attempt::Transient(anyhow::anyhow!(
+                "{}: the server sent another range than was asked for",
+                remote.url
+            )));
         }
         let mut open = OpenOptions::new();
         let open = if resumed { open.append(true) } else { open.write(true).truncate(true) };
@@ -159,7 +168,9 @@ impl Fetcher {
             if n == 0 {
                 return Ok(());
             }
-            file.write_all(&buffer[..n]).with_context(|| format!("cannot write {}", part.display())).map_err(Attempt::Final)?;
+            file.write_all(&buffer[..n])
+                .with_context(|| format!("cannot write {}", part.display()))
+                .map_err(Attempt::Final)?;
             bar.inc(n as u64);
         }
     }
@@ -210,7 +221,10 @@ fn verify(path: &Path, remote: &Remote) -> Result<String> {
         Check::GitBlob(want) => (want.clone(), git.finalize().iter().map(|b| format!("{b:02x}")).collect()),
     };
     if expected != found {
-        bail!("{}: expected digest {expected}, found {found}; what came is not what the hub lists: pull again", remote.path);
+        bail!(
+            "{}: expected digest {expected}, found {found}; what came is not what the hub lists: pull again",
+            remote.path
+        );
     }
     Ok(sha256)
 }

@@ -41,8 +41,11 @@ pub(crate) fn fetch(wanted: &Wanted<'_>, repository: &str, only: Option<&str>, p
         .map(|s| remote(s, &format!("{endpoint}/{repository}/resolve/{}", listing.sha)))
         .collect::<Result<Vec<_>>>()?;
     if !remotes.iter().any(|r| is_weights(&r.path)) {
-        let there: Vec<&str> = listing.siblings.iter().map(|s| s.rfilename.as_str()).filter(|f| is_weights(f)).collect();
-        bail!("{repository}: expected safetensors files or one .gguf file, found {there:?}; name one as {repository}:FILE");
+        let there: Vec<&str> =
+            listing.siblings.iter().map(|s| s.rfilename.as_str()).filter(|f| is_weights(f)).collect();
+        bail!(
+            "{repository}: expected safetensors files or one .gguf file, found {there:?}; name one as {repository}:FILE"
+        );
     }
     let mut files = Vec::with_capacity(remotes.len());
     for r in &remotes {
@@ -62,7 +65,9 @@ fn select<'a>(listing: &'a Listing, only: Option<&str>) -> Vec<&'a Sibling> {
     let ggufs: Vec<&Sibling> = all().filter(|s| s.rfilename.ends_with(".gguf")).collect();
     if all().any(|s| s.rfilename.ends_with(".safetensors")) {
         let beside = [".safetensors", ".json", ".jinja"];
-        return all().filter(|s| !s.rfilename.contains('/') && beside.iter().any(|e| s.rfilename.ends_with(e))).collect();
+        return all()
+            .filter(|s| !s.rfilename.contains('/') && beside.iter().any(|e| s.rfilename.ends_with(e)))
+            .collect();
     }
     if ggufs.len() == 1 { ggufs } else { Vec::new() }
 }
@@ -90,7 +95,8 @@ mod tests {
     use super::*;
 
     fn listing(names: &[&str]) -> Listing {
-        let sibling = |n: &&str| Sibling { rfilename: n.to_string(), size: Some(1), blob_id: Some("b".into()), lfs: None };
+        let sibling =
+            |n: &&str| Sibling { rfilename: n.to_string(), size: Some(1), blob_id: Some("b".into()), lfs: None };
         Listing { sha: "s".into(), siblings: names.iter().map(sibling).collect() }
     }
 

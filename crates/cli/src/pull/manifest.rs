@@ -36,7 +36,8 @@ impl Manifest {
     /// Writes it into `folder`.
     pub(crate) fn write(&self, folder: &Path) -> Result<()> {
         let path = folder.join(NAME);
-        std::fs::write(&path, serde_json::to_vec_pretty(self)?).with_context(|| format!("cannot write {}", path.display()))
+        std::fs::write(&path, serde_json::to_vec_pretty(self)?)
+            .with_context(|| format!("cannot write {}", path.display()))
     }
 }
 
@@ -45,15 +46,22 @@ pub(crate) fn read(folder: &Path) -> Result<Option<Manifest>> {
     let path = folder.join(NAME);
     let bytes = match std::fs::read(&path) {
         Ok(b) => b,
-        Err(e) if matches!(e.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => return Ok(None),
+        Err(e) if matches!(e.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => {
+            return Ok(None);
+        }
         Err(e) => return Err(e).with_context(|| format!("cannot read {}", path.display())),
     };
-    let manifest: Manifest = serde_json::from_slice(&bytes)
-        .with_context(|| format!("{}: expected what `tare pull` wrote; remove the folder and pull again", path.display()))?;
+    let manifest: Manifest = serde_json::from_slice(&bytes).with_context(|| {
+        format!("{}: expected what `tare pull` wrote; remove the folder and pull again", path.display())
+    })?;
     for f in &manifest.files {
         let length = std::fs::metadata(folder.join(&f.path)).map(|m| m.len()).unwrap_or(0);
         if length != f.bytes {
-            anyhow::bail!("{}: expected {} bytes, found {length}; remove the folder and pull again", folder.join(&f.path).display(), f.bytes);
+            anyhow::bail!(
+                "{}: expected {} bytes, found {length}; remove the folder and pull again",
+                folder.join(&f.path).display(),
+                f.bytes
+            );
         }
     }
     Ok(Some(manifest))

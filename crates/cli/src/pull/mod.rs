@@ -40,7 +40,12 @@ pub(crate) fn pull(wanted: &Wanted<'_>) -> Result<(PathBuf, Manifest)> {
         return Ok((folder, manifest));
     }
     if wanted.offline {
-        anyhow::bail!("{}: expected it in {} (--offline), found nothing; run `tare pull {}` once without --offline", wanted.name, folder.display(), wanted.name);
+        anyhow::bail!(
+            "{}: expected it in {} (--offline), found nothing; run `tare pull {}` once without --offline",
+            wanted.name,
+            folder.display(),
+            wanted.name
+        );
     }
     let parts = wanted.models.join(".parts").join(folder_name(wanted.name));
     std::fs::create_dir_all(&parts).with_context(|| format!("cannot create {}", parts.display()))?;

