@@ -144,7 +144,11 @@ impl World {
             // Storage takes pages for what is really stored; that they are there is what claims promise.
             let bound = chunk.open.filter(|_| self.space.kind == CacheKind::Capacity);
             self.hold(chunk.id, bound.unwrap_or(chunk.positions.end));
+            if self.space.kind == CacheKind::Concatenate {
+                self.shrink(chunk.id, chunk.positions.end);
+            }
         }
+        assert!(self.pool.live() <= self.scheduler.claimed(), "more is stored than is claimed");
         if !works {
             return;
         }
