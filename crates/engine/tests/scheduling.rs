@@ -19,21 +19,21 @@ enum Happening {
     },
     Cancel(usize),
     Release(usize),
-    Step,
+    Steps(usize),
     /// The backend fails: what was decided is not computed.
     FailedStep,
 }
 
 fn happening() -> impl Strategy<Value = Happening> {
-    let resume = prop::option::weighted(0.3, (0usize..8, 0usize..40));
-    let arrive = (1usize..40, 0usize..30, any::<bool>(), any::<bool>(), resume).prop_map(
+    let resume = prop::option::weighted(0.6, (0usize..8, 0usize..40));
+    let arrive = (1usize..40, 0usize..20, prop::bool::weighted(0.3), any::<bool>(), resume).prop_map(
         |(prompt, output, reads_all, keep, resume)| Happening::Arrive { prompt, output, reads_all, keep, resume },
     );
     prop_oneof![
         4 => arrive,
         1 => (0usize..64).prop_map(Happening::Cancel),
         1 => (0usize..8).prop_map(Happening::Release),
-        12 => Just(Happening::Step),
+        8 => (1usize..9).prop_map(Happening::Steps),
         1 => Just(Happening::FailedStep),
     ]
 }
@@ -122,7 +122,7 @@ impl World {
                 self.free(id);
             }
             Happening::Release(_) => {}
-            Happening::Step => self.step(true),
+            Happening::Steps(n) => (0..n).for_each(|_| self.step(true)),
             Happening::FailedStep => self.step(false),
         }
     }
@@ -244,7 +244,7 @@ impl World {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(192))]
+    #![proptest_config(ProptestConfig::with_cases(256))]
 
     /// Budgets hold, no page is lost, nobody starves, and first tokens come in the order of arrival.
     #[test]
@@ -252,7 +252,7 @@ proptest! {
         (kind, page_tokens) in kinds(),
         pages in 8usize..80,
         (rows, selected, sequences) in (1usize..24, 1usize..12, 1usize..7),
-        happenings in prop::collection::vec(happening(), 1..200),
+        happenings in prop::collection::vec(happening(), 1..300),
     ) {
         let limits = StepLimits { rows, selected, sequences };
         let mut world = World::new(limits, Space { kind, page_tokens, pages });
@@ -284,7 +284,7 @@ proptest! {
         let mut world = World::new(limits, Space { kind: CacheKind::Paged, page_tokens: 4, pages: 10_000 });
         for (prompt, output) in prompts {
             world.happen(Happening::Arrive { prompt, output, reads_all: false, keep: false, resume: None });
-            world.happen(Happening::Step);
+            world.happen(Happening::Steps(1));
         }
         while !world.live.is_empty() {
             world.step(true);
