@@ -17,7 +17,8 @@ const COLD: usize = 192 << 20;
 fn main() {
     let mut args = std::env::args().skip(1);
     let threads = args.next().and_then(|a| a.parse().ok()).unwrap_or(2);
-    let formats = args.next().unwrap_or_else(|| "f32,bf16,q8_0,q4_0,q4_1,q5_1,q4_k,q5_k,q6_k,w4g128,w4g32,w8g64".into());
+    let formats =
+        args.next().unwrap_or_else(|| "f32,bf16,q8_0,q4_0,q4_1,q5_1,q4_k,q5_k,q6_k,w4g128,w4g32,w8g64".into());
     println!("{:8} {:>6} {:>6} {:>5} {:>9} {:>9}  {}", "format", "n", "k", "rows", "GB/s", "GFLOP/s", "kernel");
     for format in formats.split(',').filter_map(|f| f.parse::<Format>().ok()) {
         for (n, k) in [(3072, 1024), (1024, 3072), (1536, 576)] {

@@ -164,13 +164,7 @@ impl CpuBackend {
         Ok(())
     }
 
-    fn run_step(
-        &mut self,
-        exe: Executable,
-        batch: &Batch,
-        out: &mut StepOutput,
-        traced: bool,
-    ) -> Result<(), OpError> {
+    fn run_step(&mut self, exe: Executable, batch: &Batch, out: &mut StepOutput, traced: bool) -> Result<(), OpError> {
         self.prepare(exe, batch)?;
         let state = &self.step;
         let program = self.programs.get(&exe.0).ok_or_else(|| unknown("executable", exe.0))?;

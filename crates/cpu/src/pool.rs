@@ -200,7 +200,8 @@ impl Pool {
     pub fn new(workers: usize, pin: bool) -> std::io::Result<Self> {
         let workers = workers.max(1);
         let cpus = affinity::allowed();
-        let available = cpus.available().map_or_else(|| thread::available_parallelism().map_or(1, usize::from), Vec::len);
+        let available =
+            cpus.available().map_or_else(|| thread::available_parallelism().map_or(1, usize::from), Vec::len);
         let placement = place(workers, pin, cpus);
         let shared = Arc::new(Shared {
             epoch: Padded::default(),

@@ -70,7 +70,8 @@ impl Lanes for Avx2 {
     type Map = Affine;
 
     fn detect() -> Option<Self> {
-        let has = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c");
+        let has =
+            is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c");
         has.then_some(Self(()))
     }
     #[inline(always)]
@@ -205,9 +206,7 @@ impl Lanes for Avx2 {
     }
     #[inline(always)]
     unsafe fn signed_bytes(self, p: *const u8) -> V {
-        unsafe {
-            both!(i => _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p.add(8 * i).cast()))))
-        }
+        unsafe { both!(i => _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p.add(8 * i).cast())))) }
     }
     #[inline(always)]
     unsafe fn nibbles(self, p: *const u8) -> Q {

@@ -159,7 +159,8 @@ impl Lanes for Avx512 {
     unsafe fn nibbles(self, p: *const u8) -> __m512i {
         unsafe {
             let words = _mm512_castsi128_si512(_mm_loadl_epi64(p.cast()));
-            let spread = _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1), words);
+            let spread =
+                _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1), words);
             _mm512_srlv_epi32(spread, _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28))
         }
     }
@@ -201,8 +202,7 @@ impl Lanes for Avx512 {
     #[inline(always)]
     fn map(self, center: f32, scale: __m512, offset: __m512) -> __m512 {
         unsafe {
-            let quants =
-                _mm512_setr_ps(0., 1., 2., 3., 4., 5., 6., 7., 8., 9., 10., 11., 12., 13., 14., 15.);
+            let quants = _mm512_setr_ps(0., 1., 2., 3., 4., 5., 6., 7., 8., 9., 10., 11., 12., 13., 14., 15.);
             let centered = _mm512_sub_ps(quants, _mm512_set1_ps(center));
             _mm512_add_ps(_mm512_mul_ps(centered, scale), offset)
         }

@@ -41,10 +41,10 @@ macro_rules! nibbles {
             #[inline(always)]
             unsafe fn block<L: Lanes>(l: L, row: &PackedRow, block: usize) -> Mapped<L> {
                 let p = at::<$bytes>(row, block);
-                // SAFETY: the block lies at p; one with a minimum has it in bytes 2 and 3.
-                let (d, m) = unsafe {
-                    (l.splat_half(p), if $quants == 4 { l.splat_half(p.add(2)) } else { l.splat(NOTHING) })
-                };
+                // SAFETY: the block lies at p.
+                let d = unsafe { l.splat_half(p) };
+                // SAFETY: a block whose quants start at byte 4 has its minimum in bytes 2 and 3.
+                let m = if $quants == 4 { unsafe { l.splat_half(p.add(2)) } } else { l.splat(NOTHING) };
                 Mapped { map: l.map($center, d, m), quants: p.wrapping_add($quants) }
             }
             #[inline(always)]
@@ -84,10 +84,10 @@ macro_rules! five_bits {
             }
             #[inline(always)]
             unsafe fn unit<L: Lanes>(l: L, b: &Scaled<L>, _unit: usize) -> [L::V; 2] {
-                // SAFETY: the fifth bits and 16 bytes of nibbles follow the halves.
-                let (high, q) = unsafe {
-                    (b.block.add($high).cast::<u32>().read_unaligned(), l.bytes(b.block.add($high + 4)))
-                };
+                // SAFETY: the fifth bits follow the halves.
+                let high = unsafe { b.block.add($high).cast::<u32>().read_unaligned() };
+                // SAFETY: 16 bytes of nibbles follow the fifth bits.
+                let q = unsafe { l.bytes(b.block.add($high + 4)) };
                 let low = l.add_where(l.and(q, 15), u32::from_le(high) as u16, 16);
                 let up = l.add_where(l.shr(q, 4), (u32::from_le(high) >> LANES) as u16, 16);
                 let center = l.splat($center);

@@ -65,10 +65,7 @@ impl Unpack for Q4K {
             let map = l.map(0.0, scale, min);
             let p = b.block.add(16 + j / 2 * 32);
             let shift = (j % 2 * 4) as u32;
-            [
-                l.look_up(map, l.shr(l.bytes(p), shift)),
-                l.look_up(map, l.shr(l.bytes(p.add(LANES)), shift)),
-            ]
+            [l.look_up(map, l.shr(l.bytes(p), shift)), l.look_up(map, l.shr(l.bytes(p.add(LANES)), shift))]
         }
     }
 }

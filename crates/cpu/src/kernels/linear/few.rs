@@ -95,10 +95,10 @@ unsafe fn dots<L: Lanes, F: Unpack, const R: usize, const M: usize>(
                 let k = (block * per_block + unit) * UNIT;
                 for r in 0..R {
                     let w = F::unit(l, &blocks[r], unit);
-                    for m in 0..M {
+                    for (m, acc) in acc[r].iter_mut().enumerate() {
                         let at = x.row(m).wrapping_add(k);
-                        acc[r][m] = l.fma(w[0], l.load(at), acc[r][m]);
-                        acc[r][m] = l.fma(w[1], l.load(at.wrapping_add(LANES)), acc[r][m]);
+                        *acc = l.fma(w[0], l.load(at), *acc);
+                        *acc = l.fma(w[1], l.load(at.wrapping_add(LANES)), *acc);
                     }
                 }
             }

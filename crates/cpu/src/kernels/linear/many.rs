@@ -153,9 +153,9 @@ unsafe fn tile<L: Lanes, const R: usize, const M: usize>(
     let mut acc = [[l.splat(0.0); R]; M];
     // SAFETY: the caller's promise.
     unsafe {
-        for m in 0..M {
-            for r in 0..R {
-                acc[m][r] = l.load(sums.add((m * GROUP + r) * LANES));
+        for (m, acc) in acc.iter_mut().enumerate() {
+            for (r, acc) in acc.iter_mut().enumerate() {
+                *acc = l.load(sums.add((m * GROUP + r) * LANES));
             }
         }
         for k in 0..steps {
@@ -170,9 +170,9 @@ unsafe fn tile<L: Lanes, const R: usize, const M: usize>(
                 }
             }
         }
-        for m in 0..M {
-            for r in 0..R {
-                l.store(sums.add((m * GROUP + r) * LANES), acc[m][r]);
+        for (m, acc) in acc.iter().enumerate() {
+            for (r, acc) in acc.iter().enumerate() {
+                l.store(sums.add((m * GROUP + r) * LANES), *acc);
             }
         }
     }
