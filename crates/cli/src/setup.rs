@@ -81,7 +81,7 @@ impl How {
             plan: self.plan.clone(),
             class: self.class,
             context: self.context,
-            kv_tokens: self.context * max_sequences,
+            kv_tokens: EngineConfig::kv_tokens_for(&self.plan, self.context, max_sequences),
             max_rows: MAX_ROWS,
             max_sequences,
             max_queue,

@@ -24,6 +24,12 @@ pub struct EngineConfig {
 }
 
 impl EngineConfig {
+    /// The `kv_tokens` with which `sequences` sequences of `context` tokens each fit whole: pages are not shared, so each
+    /// sequence may leave the rest of its last page unused.
+    pub fn kv_tokens_for(plan: &PlanSpec, context: usize, sequences: usize) -> usize {
+        context.next_multiple_of(plan.page_tokens.unwrap_or(1)) * sequences
+    }
+
     /// Checks that every limit can be kept.
     ///
     /// # Errors

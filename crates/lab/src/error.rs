@@ -21,7 +21,7 @@ pub enum LabError {
     #[error(transparent)]
     Engine(#[from] EngineError),
     /// The engine did not take the request.
-    #[error("the request was refused: {0}")]
+    #[error("the request was refused")]
     Refused(#[from] Refused),
     /// The judge gave something other than what it was asked.
     #[error("the judge failed: {0}")]

@@ -63,10 +63,10 @@ impl Rig<'_> {
 
     fn config(&self, plan: PlanSpec, class: Class, max_rows: usize) -> EngineConfig {
         EngineConfig {
+            kv_tokens: EngineConfig::kv_tokens_for(&plan, self.context, 1),
             plan,
             class,
             context: self.context,
-            kv_tokens: self.context,
             max_rows,
             max_sequences: 1,
             max_queue: 1,

@@ -40,7 +40,7 @@ pub struct BpeVocab {
 }
 
 /// Names of pre-tokenizers that [`crate::Tokenizer::from_vocab`] knows.
-pub const PRE_TOKENIZERS: [&str; 4] = ["qwen2", "llama-bpe", "smollm", "default"];
+pub const PRE_TOKENIZERS: [&str; 5] = ["qwen2", "llama-bpe", "smollm", "gpt-2", "default"];
 
 /// GPT-2's splitting rule.
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
@@ -69,6 +69,7 @@ impl PreTokenizer {
             "qwen2" => Ok(PreTokenizer { nfc: true, ..plain(&[QWEN2]) }),
             "llama-bpe" => Ok(PreTokenizer { ignore_merges: true, add_bos: true, ..plain(&[LLAMA3]) }),
             "smollm" => Ok(plain(&[r"\p{N}", GPT2])),
+            "gpt-2" => Ok(plain(&[GPT2])),
             // What llama.cpp applies under this name.
             "default" => Ok(plain(&[r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"])),
             other => Err(Fault::new("tokenizer.ggml.pre", PRE_TOKENIZERS.join(", "), format!("{other:?}"))
