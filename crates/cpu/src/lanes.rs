@@ -125,6 +125,15 @@ pub trait Lanes: Copy + Send + Sync + 'static {
     /// # Safety
     /// 2 bytes lie at `p`.
     unsafe fn splat_half(self, p: *const u8) -> Self::V;
+    /// 16 times each of two IEEE binary16 that follow each other.
+    ///
+    /// # Safety
+    /// 4 bytes lie at `p`.
+    #[inline(always)]
+    unsafe fn splat_two_halves(self, p: *const u8) -> (Self::V, Self::V) {
+        // SAFETY: the caller's promise.
+        unsafe { (self.splat_half(p), self.splat_half(p.add(2))) }
+    }
     /// `q >> n`, n < 32.
     fn shr(self, q: Self::Q, n: u32) -> Self::Q;
     /// `q & mask`

@@ -111,6 +111,8 @@ impl Step<'_> {
         }
     }
 
+    /// # Safety
+    /// The batch has been checked and every stage that this one depends on is done.
     unsafe fn stage(&self, stage: &Stage, region: Region) {
         let all = self.tokens.len();
         let workspace = &self.workspaces[region.worker];

@@ -21,6 +21,8 @@ pub const UNIT: usize = 32;
 
 /// A weight format.
 pub trait Unpack: 'static {
+    /// Whether a vector takes no more than about four instructions: a table or a conversion.
+    const CHEAP: bool;
     /// What the units of a block share: scales, a table, where the quants are.
     type Block<L: Lanes>: Copy;
     /// Bytes of quants from one block to the next, for prefetching.

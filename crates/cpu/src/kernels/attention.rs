@@ -15,6 +15,10 @@
 //!
 //! Workers take (run of heads, row) pairs from a common counter, since contexts differ from row to row.
 
+mod mix;
+mod score;
+mod soften;
+
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -22,7 +26,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use tare_ops::Row;
 
 use super::kv_append::TableView;
-use crate::lanes::{Kernel, LANES, Lanes, exp};
+use crate::lanes::{Kernel, LANES, Lanes};
 use crate::pool::Region;
 use crate::rows::Rows;
 
@@ -92,6 +96,8 @@ pub fn kernel<L: Lanes, T: Element>() -> AttentionFn {
     run::<L, T>
 }
 
+/// # Safety
+/// That of [`AttentionFn`].
 unsafe fn run<L: Lanes, T: Element>(call: &Attention, cache: Cache, region: Region) {
     let Some(l) = L::detect() else { return };
     // Runs of heads are kept together only when there is enough for everybody.
@@ -189,7 +195,7 @@ impl<T: Element> Kernel for Piece<'_, T> {
                 self.score(l, keys.cast(), first, run_at(first));
             }
             for (i, head) in self.heads.clone().enumerate() {
-                denominators[i] = soften(l, self.scores(i), context);
+                denominators[i] = soften::exponentials(l, self.scores(i), context);
                 std::ptr::write_bytes(self.out(head), 0, self.call.head_size);
             }
             for (page, first) in pages {
@@ -197,7 +203,7 @@ impl<T: Element> Kernel for Piece<'_, T> {
                 self.mix(l, values.cast(), first, run_at(first));
             }
             for (i, head) in self.heads.clone().enumerate() {
-                divide(l, self.out(head), self.call.head_size, denominators[i]);
+                soften::divide(l, self.out(head), self.call.head_size, denominators[i]);
             }
         }
     }
@@ -216,166 +222,87 @@ impl<T: Element> Piece<'_, T> {
         self.call.out.row(self.t).wrapping_add(head * self.call.head_size)
     }
 
+    /// What H heads from the `i`-th of the run on read and write.
+    #[inline(always)]
+    fn several<const H: usize>(&self, i: usize) -> Heads<H> {
+        let size = self.call.head_size;
+        let mut heads =
+            Heads { q: [std::ptr::null(); H], scores: [std::ptr::null_mut(); H], out: [std::ptr::null_mut(); H] };
+        for h in 0..H {
+            let head = self.heads.start + i + h;
+            heads.q[h] = self.call.q.row(self.t).wrapping_add(head * size);
+            heads.scores[h] = self.scores(i + h);
+            heads.out[h] = self.out(head);
+        }
+        heads
+    }
+
     /// Scores of tokens `first .. first + n` for every head of the run. keys [n, E]
+    ///
+    /// # Safety
+    /// The keys lie there and the scores have room.
     #[inline(always)]
     unsafe fn score<L: Lanes>(&self, l: L, keys: *const T, first: usize, n: usize) {
-        let size = self.call.head_size;
+        let (size, scale) = (self.call.head_size, self.call.scale);
         for j in (0..n).step_by(LANES) {
-            let some = (n - j).min(LANES);
-            let block = keys.wrapping_add(j * size);
-            for (i, head) in self.heads.clone().enumerate() {
-                let q = self.call.q.row(self.t).wrapping_add(head * size);
-                let mut sums = [l.splat(0.0); LANES];
-                // SAFETY: `some` keys lie in the block; scores have room for the context.
-                unsafe {
-                    for (at, sum) in sums.iter_mut().enumerate().take(some) {
-                        let key = block.wrapping_add(at * size);
-                        if i == 0 {
-                            l.prefetch(key.cast::<u8>().wrapping_add(AHEAD));
-                        }
-                        *sum = lanes_of_dot(l, q, key, size);
-                    }
-                    let s = l.mul(l.sum_each(&sums), l.splat(self.call.scale));
-                    let to = self.scores(i).add(first + j);
-                    if some == LANES { l.store(to, s) } else { l.store_part(to, some, s) }
+            let block = Block { first: keys.wrapping_add(j * size), size, tokens: (n - j).min(LANES), at: first + j };
+            let mut i = 0;
+            // SAFETY: heads of the run; the block's keys lie there and scores have room for the context.
+            unsafe {
+                while L::WIDE && i + 2 <= self.heads.len() {
+                    score::block::<L, T, 2>(l, &self.several(i), &block, scale);
+                    i += 2;
+                }
+                while i < self.heads.len() {
+                    score::block::<L, T, 1>(l, &self.several(i), &block, scale);
+                    i += 1;
                 }
             }
         }
     }
 
     /// Adds `p_j v_j` of tokens `first .. first + n` to the output of every head of the run. values [n, E]
+    ///
+    /// # Safety
+    /// The values and their scores lie there.
     #[inline(always)]
     unsafe fn mix<L: Lanes>(&self, l: L, values: *const T, first: usize, n: usize) {
         let size = self.call.head_size;
         for j in (0..n).step_by(VALUES) {
-            let some = (n - j).min(VALUES);
-            let block = values.wrapping_add(j * size);
-            for (i, head) in self.heads.clone().enumerate() {
-                // SAFETY: the context's scores are there, and `some` values in the block.
-                unsafe {
-                    let p = std::slice::from_raw_parts(self.scores(i).add(first + j), some);
-                    let out = self.out(head);
-                    let mut e = 0;
-                    while e + 4 * LANES <= size {
-                        mix_columns::<L, T, 4>(l, p, block.wrapping_add(e), size, out.add(e));
-                        e += 4 * LANES;
-                    }
-                    while e + LANES <= size {
-                        mix_columns::<L, T, 1>(l, p, block.wrapping_add(e), size, out.add(e));
-                        e += LANES;
-                    }
-                    if e < size {
-                        mix_tail(l, p, block.wrapping_add(e), size, (out.add(e), size - e));
-                    }
+            let block =
+                Block { first: values.wrapping_add(j * size), size, tokens: (n - j).min(VALUES), at: first + j };
+            let mut i = 0;
+            // SAFETY: heads of the run; the block's values and their scores lie there.
+            unsafe {
+                while L::WIDE && i + 2 <= self.heads.len() {
+                    mix::block::<L, T, 2>(l, &self.several(i), &block);
+                    i += 2;
+                }
+                while i < self.heads.len() {
+                    mix::block::<L, T, 1>(l, &self.several(i), &block);
+                    i += 1;
                 }
             }
         }
     }
 }
 
-/// The 16 lanes of `dot(q, key)`.
-#[inline(always)]
-unsafe fn lanes_of_dot<L: Lanes, T: Element>(l: L, q: *const f32, key: *const T, size: usize) -> L::V {
-    let mut acc = l.splat(0.0);
-    let whole = size / LANES * LANES;
-    // SAFETY: both have `size` elements.
-    unsafe {
-        for e in (0..whole).step_by(LANES) {
-            acc = l.fma(l.load(q.add(e)), T::load(l, key.add(e)), acc);
-        }
-        if whole < size {
-            // -0 times +0 added to a lane changes no bit of it.
-            let part = size - whole;
-            acc = l.fma(l.load_part(q.add(whole), part, -0.0), T::load_part(l, key.add(whole), part), acc);
-        }
-    }
-    acc
+/// What H heads read and write.
+struct Heads<const H: usize> {
+    /// [E] each
+    q: [*const f32; H],
+    /// [context] each
+    scores: [*mut f32; H],
+    /// [E] each
+    out: [*mut f32; H],
 }
 
-/// `C` vectors of columns of the output. values: rows of `size`
-#[inline(always)]
-unsafe fn mix_columns<L: Lanes, T: Element, const C: usize>(
-    l: L,
-    p: &[f32],
-    values: *const T,
+/// Keys or values of some tokens, one after the other.
+struct Block<T> {
+    first: *const T,
+    /// E
     size: usize,
-    out: *mut f32,
-) {
-    let mut acc = [l.splat(0.0); C];
-    // SAFETY: the caller has C * 16 columns at `out` and in each of `p.len()` rows.
-    unsafe {
-        for (c, acc) in acc.iter_mut().enumerate() {
-            *acc = l.load(out.add(c * LANES));
-        }
-        for (j, p) in p.iter().enumerate() {
-            let p = l.splat(*p);
-            let row = values.wrapping_add(j * size);
-            l.prefetch(row.cast::<u8>().wrapping_add(AHEAD));
-            for (c, acc) in acc.iter_mut().enumerate() {
-                *acc = l.fma(p, T::load(l, row.add(c * LANES)), *acc);
-            }
-        }
-        for (c, acc) in acc.iter().enumerate() {
-            l.store(out.add(c * LANES), *acc);
-        }
-    }
-}
-
-/// The last columns, fewer than 16. out: where and how many
-#[inline(always)]
-unsafe fn mix_tail<L: Lanes, T: Element>(l: L, p: &[f32], values: *const T, size: usize, out: (*mut f32, usize)) {
-    // SAFETY: as in `mix_columns`, with `out.1` columns.
-    unsafe {
-        let mut acc = l.load_part(out.0, out.1, 0.0);
-        for (j, p) in p.iter().enumerate() {
-            acc = l.fma(l.splat(*p), T::load_part(l, values.wrapping_add(j * size), out.1), acc);
-        }
-        l.store_part(out.0, out.1, acc);
-    }
-}
-
-/// Turns scores into `exp(s - max)` and gives their sum. s [n], n > 0
-#[inline(always)]
-unsafe fn soften<L: Lanes>(l: L, s: *mut f32, n: usize) -> f32 {
-    let (whole, part) = (n / LANES * LANES, n % LANES);
-    // SAFETY: n scores lie at s.
-    unsafe {
-        let mut m = l.splat(f32::NEG_INFINITY);
-        for j in (0..whole).step_by(LANES) {
-            m = l.max(m, l.load(s.add(j)));
-        }
-        if part > 0 {
-            m = l.max(m, l.load_part(s.add(whole), part, f32::NEG_INFINITY));
-        }
-        let m = l.splat(l.max_lane(m));
-        let mut sum = l.splat(0.0);
-        for j in (0..whole).step_by(LANES) {
-            let p = exp(l, l.sub(l.load(s.add(j)), m));
-            l.store(s.add(j), p);
-            sum = l.add(sum, p);
-        }
-        if part > 0 {
-            let at = s.add(whole);
-            l.store_part(at, part, exp(l, l.sub(l.load_part(at, part, 0.0), m)));
-            // -0 added to a lane changes no bit of it.
-            sum = l.add(sum, l.load_part(at, part, -0.0));
-        }
-        l.sum(sum)
-    }
-}
-
-/// `out / d`. out [n]
-#[inline(always)]
-unsafe fn divide<L: Lanes>(l: L, out: *mut f32, n: usize, d: f32) {
-    let (whole, d) = (n / LANES * LANES, l.splat(d));
-    // SAFETY: n elements lie at out.
-    unsafe {
-        for e in (0..whole).step_by(LANES) {
-            l.store(out.add(e), l.div(l.load(out.add(e)), d));
-        }
-        if whole < n {
-            let part = n - whole;
-            l.store_part(out.add(whole), part, l.div(l.load_part(out.add(whole), part, 0.0), d));
-        }
-    }
+    tokens: usize,
+    /// The first token's place in the context.
+    at: usize,
 }

@@ -43,6 +43,8 @@ pub fn kernel<L: Lanes, F: Unpack>() -> EmbeddingFn {
     run::<L, F>
 }
 
+/// # Safety
+/// That of [`EmbeddingFn`].
 unsafe fn run<L: Lanes, F: Unpack>(call: &Embedding, tokens: &[u32], region: Region) {
     let Some(l) = L::detect() else { return };
     for t in region.share(tokens.len(), 1) {

@@ -90,6 +90,9 @@ impl KvAppend {
     }
 
     /// One head of one token.
+    ///
+    /// # Safety
+    /// E elements lie at both.
     unsafe fn store(&self, from: *const f32, to: *mut u8) {
         if self.dtype == DType::F32 {
             // SAFETY: the caller's promise: E elements at both.

@@ -67,11 +67,13 @@ pub fn kernel<L: Lanes, F: Unpack>() -> LinearFn {
     run::<L, F>
 }
 
+/// # Safety
+/// That of [`LinearFn`].
 unsafe fn run<L: Lanes, F: Unpack>(call: &Linear, rows: usize, region: Region, scratch: *mut f32) {
     // The registry offers a kernel only where `detect` succeeds, so that this returns at once.
     let Some(l) = L::detect() else { return };
     let share = region.share(call.weight.rows, GROUP);
-    if rows <= few::most::<L>() {
+    if rows <= few::most::<L, F>() {
         l.vectorize(few::Few::<F>::new(call, rows, share));
     } else {
         l.vectorize(many::Many::<F>::new(call, rows, share, scratch));

@@ -52,6 +52,8 @@ pub fn kernel<L: Lanes>() -> NormFn {
     run::<L>
 }
 
+/// # Safety
+/// That of [`NormFn`].
 unsafe fn run<L: Lanes>(call: &Norm, rows: usize, region: Region) {
     let Some(l) = L::detect() else { return };
     for i in region.share(rows * call.heads, 1) {

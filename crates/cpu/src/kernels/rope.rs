@@ -73,6 +73,8 @@ pub fn kernel<L: Lanes>() -> RopeFn {
     run::<L>
 }
 
+/// # Safety
+/// That of [`RopeFn`].
 unsafe fn run<L: Lanes>(call: &Rope, rows: usize, region: Region) {
     let Some(l) = L::detect() else { return };
     for i in region.share(rows * call.heads, 1) {

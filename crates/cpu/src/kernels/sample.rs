@@ -53,6 +53,8 @@ pub fn kernel<L: Lanes>() -> SampleFn {
     run::<L>
 }
 
+/// # Safety
+/// That of [`SampleFn`].
 unsafe fn run<L: Lanes>(
     call: &Sample,
     batch: &Batch,

@@ -41,6 +41,8 @@ pub fn kernel<L: Lanes>() -> SwiGluFn {
     run::<L>
 }
 
+/// # Safety
+/// That of [`SwiGluFn`].
 unsafe fn run<L: Lanes>(call: &SwiGlu, rows: usize, region: Region) {
     let Some(l) = L::detect() else { return };
     let vectors = call.out.width.div_ceil(LANES);

@@ -233,6 +233,13 @@ impl Lanes for Avx2 {
         unsafe { [_mm256_cvtph_ps(_mm_set1_epi16(p.cast::<i16>().read_unaligned())); 2] }
     }
     #[inline(always)]
+    unsafe fn splat_two_halves(self, p: *const u8) -> (V, V) {
+        unsafe {
+            let two = _mm_cvtph_ps(_mm_cvtsi32_si128(p.cast::<i32>().read_unaligned()));
+            ([_mm256_broadcastss_ps(two); 2], [_mm256_broadcastss_ps(_mm_movehdup_ps(two)); 2])
+        }
+    }
+    #[inline(always)]
     fn shr(self, q: Q, n: u32) -> Q {
         unsafe { both!(i => _mm256_srl_epi32(q[i], _mm_cvtsi32_si128(n as i32))) }
     }

@@ -180,6 +180,13 @@ impl Lanes for Avx512 {
         unsafe { _mm512_cvtph_ps(_mm256_set1_epi16(p.cast::<i16>().read_unaligned())) }
     }
     #[inline(always)]
+    unsafe fn splat_two_halves(self, p: *const u8) -> (__m512, __m512) {
+        unsafe {
+            let two = _mm_cvtph_ps(_mm_cvtsi32_si128(p.cast::<i32>().read_unaligned()));
+            (_mm512_broadcastss_ps(two), _mm512_broadcastss_ps(_mm_movehdup_ps(two)))
+        }
+    }
+    #[inline(always)]
     fn shr(self, q: __m512i, n: u32) -> __m512i {
         unsafe { _mm512_srl_epi32(q, _mm_cvtsi32_si128(n as i32)) }
     }

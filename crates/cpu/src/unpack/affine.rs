@@ -1,6 +1,5 @@
 //! MLX's affine groups: `scale * q + bias`, groups of 32, 64 or 128.
 
-use half::bf16;
 use tare_core::DType;
 
 use super::{UNIT, Unpack};
@@ -42,7 +41,7 @@ unsafe fn element<L: Lanes>(l: L, from: *const u8, dtype: DType, at: usize) -> L
     unsafe {
         match dtype {
             DType::F16 => l.splat_half(from.add(2 * at)),
-            DType::BF16 => l.splat(bf16::from_bits(from.cast::<u16>().add(at).read_unaligned()).to_f32()),
+            DType::BF16 => l.splat(f32::from_bits(u32::from(from.cast::<u16>().add(at).read_unaligned()) << 16)),
             _ => l.splat(from.cast::<f32>().add(at).read_unaligned()),
         }
     }
@@ -53,6 +52,7 @@ unsafe fn element<L: Lanes>(l: L, from: *const u8, dtype: DType, at: usize) -> L
 pub struct Affine4;
 
 impl Unpack for Affine4 {
+    const CHEAP: bool = true;
     type Block<L: Lanes> = Mapped<L>;
 
     #[inline(always)]
@@ -78,6 +78,7 @@ impl Unpack for Affine4 {
 pub struct Affine8;
 
 impl Unpack for Affine8 {
+    const CHEAP: bool = true;
     type Block<L: Lanes> = Scaled<L>;
 
     #[inline(always)]

@@ -32,6 +32,7 @@ macro_rules! nibbles {
         pub struct $name;
 
         impl Unpack for $name {
+            const CHEAP: bool = true;
             type Block<L: Lanes> = Mapped<L>;
 
             #[inline(always)]
@@ -41,10 +42,9 @@ macro_rules! nibbles {
             #[inline(always)]
             unsafe fn block<L: Lanes>(l: L, row: &PackedRow, block: usize) -> Mapped<L> {
                 let p = at::<$bytes>(row, block);
-                // SAFETY: the block lies at p.
-                let d = unsafe { l.splat_half(p) };
-                // SAFETY: a block whose quants start at byte 4 has its minimum in bytes 2 and 3.
-                let m = if $quants == 4 { unsafe { l.splat_half(p.add(2)) } } else { l.splat(NOTHING) };
+                // SAFETY: the block lies at p; what follows the scale is the minimum when the quants start at byte 4.
+                let (d, m) = unsafe { l.splat_two_halves(p) };
+                let m = if $quants == 4 { m } else { l.splat(NOTHING) };
                 Mapped { map: l.map($center, d, m), quants: p.wrapping_add($quants) }
             }
             #[inline(always)]
@@ -67,6 +67,7 @@ macro_rules! five_bits {
         pub struct $name;
 
         impl Unpack for $name {
+            const CHEAP: bool = false;
             type Block<L: Lanes> = Scaled<L>;
 
             #[inline(always)]
@@ -76,11 +77,9 @@ macro_rules! five_bits {
             #[inline(always)]
             unsafe fn block<L: Lanes>(l: L, row: &PackedRow, block: usize) -> Scaled<L> {
                 let p = at::<$bytes>(row, block);
-                // SAFETY: the block lies at p; one with a minimum has it in bytes 2 and 3.
-                unsafe {
-                    let m = if $high == 4 { l.splat_half(p.add(2)) } else { l.splat(NOTHING) };
-                    Scaled { d: l.splat_half(p), m, block: p }
-                }
+                // SAFETY: the block lies at p; what follows the scale is the minimum when the fifth bits start at 4.
+                let (d, m) = unsafe { l.splat_two_halves(p) };
+                Scaled { d, m: if $high == 4 { m } else { l.splat(NOTHING) }, block: p }
             }
             #[inline(always)]
             unsafe fn unit<L: Lanes>(l: L, b: &Scaled<L>, _unit: usize) -> [L::V; 2] {
@@ -108,6 +107,7 @@ five_bits!(Q5_1, 24, 0.0, 4, "`d * q + m`, q of 5 bits.");
 pub struct Q8_0;
 
 impl Unpack for Q8_0 {
+    const CHEAP: bool = true;
     type Block<L: Lanes> = Scaled<L>;
 
     #[inline(always)]

@@ -20,7 +20,8 @@ impl<L: Lanes> Super<L> {
     #[inline(always)]
     unsafe fn with_minimums(l: L, p: *const u8) -> Self {
         // SAFETY: the caller's promise.
-        unsafe { Self { d: l.splat_half(p), dmin: l.splat_half(p.add(2)), block: p } }
+        let (d, dmin) = unsafe { l.splat_two_halves(p) };
+        Self { d, dmin, block: p }
     }
 
     /// Scale and *negated* minimum of sub-block `j`: `x - min` and `x + -min` are the same bits.
@@ -46,6 +47,7 @@ impl<L: Lanes> Super<L> {
 pub struct Q4K;
 
 impl Unpack for Q4K {
+    const CHEAP: bool = true;
     type Block<L: Lanes> = Super<L>;
 
     #[inline(always)]
@@ -75,6 +77,7 @@ impl Unpack for Q4K {
 pub struct Q5K;
 
 impl Unpack for Q5K {
+    const CHEAP: bool = false;
     type Block<L: Lanes> = Super<L>;
 
     #[inline(always)]
@@ -113,6 +116,7 @@ unsafe fn five_bits<L: Lanes>(l: L, b: &Super<L>, j: usize, at: usize, scale: L:
 pub struct Q6K;
 
 impl Unpack for Q6K {
+    const CHEAP: bool = false;
     type Block<L: Lanes> = Super<L>;
 
     #[inline(always)]

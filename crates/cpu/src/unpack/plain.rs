@@ -18,6 +18,7 @@ macro_rules! plain {
         pub struct $name;
 
         impl Unpack for $name {
+            const CHEAP: bool = true;
             type Block<L: Lanes> = Place;
 
             #[inline(always)]

@@ -6,12 +6,17 @@ use std::ops::Range;
 use super::{AHEAD, GROUP, Linear, finish};
 use crate::lanes::{Kernel, LANES, Lanes};
 use crate::matrix::PackedRow;
-use crate::rows::Rows;
 use crate::unpack::{UNIT, Unpack};
 
-/// The most rows that this path takes: their sums for a tile of weight rows stay in registers.
-pub(super) const fn most<L: Lanes>() -> usize {
+/// Rows of x whose sums for a tile of weight rows stay in registers.
+const fn together<L: Lanes>() -> usize {
     if L::WIDE { 4 } else { 2 }
+}
+
+/// The most rows that this path takes. Weights are unpacked again, out of L1, for every few rows: cheap formats keep
+/// ahead of a panel for longer.
+pub(super) const fn most<L: Lanes, F: Unpack>() -> usize {
+    together::<L>() * if F::CHEAP { 4 } else { 1 }
 }
 
 /// Weight rows `share` times all rows of x.
@@ -33,52 +38,64 @@ impl<F: Unpack> Kernel for Few<'_, F> {
 
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
-        // SAFETY: the contract of `LinearFn`.
-        unsafe {
-            match (self.rows, L::WIDE) {
-                (1, _) => groups::<L, F, 4, 1>(l, self.call, self.share),
-                (2, true) => groups::<L, F, 4, 2>(l, self.call, self.share),
-                (2, false) => groups::<L, F, 2, 2>(l, self.call, self.share),
-                (3, true) => groups::<L, F, 4, 3>(l, self.call, self.share),
-                (4, true) => groups::<L, F, 4, 4>(l, self.call, self.share),
-                _ => {}
+        for n in self.share.step_by(GROUP) {
+            for t in (0..self.rows).step_by(together::<L>()) {
+                // SAFETY: the contract of `LinearFn`.
+                unsafe {
+                    match ((self.rows - t).min(together::<L>()), L::WIDE) {
+                        (1, _) => group::<L, F, 4, 1>(l, self.call, n, t),
+                        (2, true) => group::<L, F, 4, 2>(l, self.call, n, t),
+                        (2, false) => group::<L, F, 2, 2>(l, self.call, n, t),
+                        (3, true) => group::<L, F, 4, 3>(l, self.call, n, t),
+                        (4, true) => group::<L, F, 4, 4>(l, self.call, n, t),
+                        (rows, _) => unreachable!("{rows} rows at once"),
+                    }
+                }
             }
         }
     }
 }
 
-/// R weight rows at a time, M rows of x.
+/// Outputs `n .. n + 16` of rows `t .. t + M`, R weight rows at a time.
+///
+/// # Safety
+/// That of [`super::LinearFn`]; the rows are of the step.
 #[inline(always)]
-unsafe fn groups<L: Lanes, F: Unpack, const R: usize, const M: usize>(l: L, call: &Linear, share: Range<usize>) {
+unsafe fn group<L: Lanes, F: Unpack, const R: usize, const M: usize>(l: L, call: &Linear, n: usize, t: usize) {
     let units = call.weight.cols().div_ceil(UNIT);
-    for n in share.step_by(GROUP) {
-        let mut sums = [[l.splat(0.0); GROUP]; M];
-        for tile in (0..GROUP).step_by(R) {
-            let mut rows = [call.weight.row(n + tile); R];
-            for (r, row) in rows.iter_mut().enumerate() {
-                *row = call.weight.row(n + tile + r);
-            }
-            // SAFETY: `Matrix::row` gives rows of the weight only.
-            let acc = unsafe { dots::<L, F, R, M>(l, &rows, call.x, units) };
-            for r in 0..R {
-                for m in 0..M {
-                    sums[m][tile + r] = acc[r][m];
-                }
+    let mut x = [call.x.row(t).cast_const(); M];
+    for (m, x) in x.iter_mut().enumerate() {
+        *x = call.x.row(t + m);
+    }
+    let mut sums = [[l.splat(0.0); GROUP]; M];
+    for tile in (0..GROUP).step_by(R) {
+        let mut rows = [call.weight.row(n + tile); R];
+        for (r, row) in rows.iter_mut().enumerate() {
+            *row = call.weight.row(n + tile + r);
+        }
+        // SAFETY: `Matrix::row` gives rows of the weight only.
+        let acc = unsafe { dots::<L, F, R, M>(l, &rows, &x, units) };
+        for (r, acc) in acc.iter().enumerate() {
+            for (sums, acc) in sums.iter_mut().zip(acc) {
+                sums[tile + r] = *acc;
             }
         }
-        for (m, sums) in sums.iter().enumerate() {
-            // SAFETY: there are M rows.
-            unsafe { finish(l, call, m, n, sums) };
-        }
+    }
+    for (m, sums) in sums.iter().enumerate() {
+        // SAFETY: row t + m is one of the step.
+        unsafe { finish(l, call, t + m, n, sums) };
     }
 }
 
 /// The lanes of R x M dot products over `units` units.
+///
+/// # Safety
+/// The rows are in format F and have these units, as have M rows of x.
 #[inline(always)]
 unsafe fn dots<L: Lanes, F: Unpack, const R: usize, const M: usize>(
     l: L,
     rows: &[PackedRow; R],
-    x: Rows,
+    x: &[*const f32; M],
     units: usize,
 ) -> [[L::V; M]; R] {
     let mut acc = [[l.splat(0.0); M]; R];
@@ -96,7 +113,7 @@ unsafe fn dots<L: Lanes, F: Unpack, const R: usize, const M: usize>(
                 for r in 0..R {
                     let w = F::unit(l, &blocks[r], unit);
                     for (m, acc) in acc[r].iter_mut().enumerate() {
-                        let at = x.row(m).wrapping_add(k);
+                        let at = x[m].wrapping_add(k);
                         *acc = l.fma(w[0], l.load(at), *acc);
                         *acc = l.fma(w[1], l.load(at.wrapping_add(LANES)), *acc);
                     }

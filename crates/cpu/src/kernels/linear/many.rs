@@ -52,6 +52,9 @@ impl<F: Unpack> Kernel for Many<'_, F> {
 
 impl<F: Unpack> Many<'_, F> {
     /// Outputs `n .. n + 16` of the rows in `block`.
+    ///
+    /// # Safety
+    /// That of [`super::LinearFn`]; the block is of its rows.
     #[inline(always)]
     unsafe fn panel_times_block<L: Lanes>(&self, l: L, n: usize, block: Range<usize>) {
         let units = self.call.weight.cols().div_ceil(UNIT);
@@ -77,6 +80,9 @@ impl<F: Unpack> Many<'_, F> {
     }
 
     /// Units `slice` of weight rows `n .. n + 16` into the panel [16, 256].
+    ///
+    /// # Safety
+    /// The slice is one of the weight, whole blocks, and n one of its rows.
     #[inline(always)]
     unsafe fn unpack<L: Lanes>(&self, l: L, n: usize, slice: Range<usize>) {
         for r in 0..GROUP {
@@ -101,6 +107,9 @@ impl<F: Unpack> Many<'_, F> {
     }
 
     /// Adds the products of the panel with columns `slice` of the rows in `block` to the sums.
+    ///
+    /// # Safety
+    /// The panel holds the slice and the sums the block.
     #[inline(always)]
     unsafe fn multiply<L: Lanes>(&self, l: L, slice: Range<usize>, block: Range<usize>) {
         let mut t = block.start;
@@ -108,10 +117,11 @@ impl<F: Unpack> Many<'_, F> {
             let left = block.end - t;
             // SAFETY: tiles stay inside the block.
             t += unsafe {
-                match L::WIDE {
-                    true if left >= 6 => self.tiles::<L, 4, 6>(l, &slice, t, block.start),
-                    true if left >= 3 => self.tiles::<L, 4, 3>(l, &slice, t, block.start),
-                    _ if left >= 2 => self.tiles::<L, 2, 2>(l, &slice, t, block.start),
+                match left {
+                    6.. if L::WIDE => self.tiles::<L, 4, 6>(l, &slice, t, block.start),
+                    4.. if L::WIDE => self.tiles::<L, 4, 4>(l, &slice, t, block.start),
+                    2.. if L::WIDE => self.tiles::<L, 4, 2>(l, &slice, t, block.start),
+                    2.. => self.tiles::<L, 2, 2>(l, &slice, t, block.start),
                     _ => self.tiles::<L, 4, 1>(l, &slice, t, block.start),
                 }
             };
@@ -119,6 +129,9 @@ impl<F: Unpack> Many<'_, F> {
     }
 
     /// All 16 weight rows, R at a time, with rows `t .. t + M` of x. Gives M.
+    ///
+    /// # Safety
+    /// As [`Many::multiply`], with M rows from t.
     #[inline(always)]
     unsafe fn tiles<L: Lanes, const R: usize, const M: usize>(
         &self,
@@ -142,6 +155,9 @@ impl<F: Unpack> Many<'_, F> {
 }
 
 /// R x M sums of 16 lanes, `steps` vectors of columns further. sums [M, 16, 16 lanes], panel [R, 256]
+///
+/// # Safety
+/// All hold what their shapes say.
 #[inline(always)]
 unsafe fn tile<L: Lanes, const R: usize, const M: usize>(
     l: L,
