@@ -1,14 +1,14 @@
 //! How fast the linears run on this host: weight GB/s and GFLOP/s. Feedback for who writes kernels, never evidence.
 //!
-//! `cargo run --release -p tare-cpu --example linear_rate [threads] [formats, comma separated]`
+//! `cargo run --release -p tare-cpu --example linear_rate [threads] [formats, comma separated] [level]`
 
 use std::time::Instant;
 
 use tare_core::{Affine, Blob, DType, Format, Weight};
 use tare_cpu::{CpuBackend, CpuConfig, detect_isa};
 use tare_ops::{
-    Backend, Batch, Bucket, BufId, Buffer, ForwardPlan, KvShape, Op, OpCall, RopeStyle, RopeTable, Rounding, Row,
-    RowSpace, StepOutput, TokenSource, Wants, WeightInfo,
+    Backend, Batch, Bucket, BufId, Buffer, ForwardPlan, Isa, IsaSet, KvShape, Op, OpCall, RopeStyle, RopeTable,
+    Rounding, Row, RowSpace, StepOutput, TokenSource, Wants, WeightInfo,
 };
 
 /// Bytes of weights in a step: more than the last-level cache of most hosts holds.
@@ -19,6 +19,11 @@ fn main() {
     let threads = args.next().and_then(|a| a.parse().ok()).unwrap_or(2);
     let formats =
         args.next().unwrap_or_else(|| "f32,bf16,q8_0,q4_0,q4_1,q5_1,q4_k,q5_k,q6_k,w4g128,w4g32,w8g64".into());
+    let isa = match args.next().as_deref() {
+        Some("portable") => detect_isa().up_to(Isa::Portable),
+        Some("avx2") => detect_isa().up_to(Isa::Avx2),
+        _ => detect_isa(),
+    };
     println!("{:8} {:>6} {:>6} {:>5} {:>9} {:>9}  kernel", "format", "n", "k", "rows", "GB/s", "GFLOP/s");
     for format in formats.split(',').filter_map(|f| f.parse::<Format>().ok()) {
         for (n, k) in [(3072, 1024), (1024, 3072), (1536, 576)] {
@@ -26,18 +31,17 @@ fn main() {
                 continue;
             }
             for rows in [1, 4, 8, 32, 256] {
-                measure(threads, format, n, k, rows);
+                measure((threads, &isa), format, (n, k), rows);
             }
         }
     }
 }
 
-fn measure(threads: usize, format: Format, n: usize, k: usize, rows: usize) {
-    let mut backend = CpuBackend::new(CpuConfig { threads, isa: detect_isa(), pin: true }).expect("a backend");
+fn measure((threads, isa): (usize, &IsaSet), format: Format, (n, k): (usize, usize), rows: usize) {
+    let mut backend = CpuBackend::new(CpuConfig { threads, isa: isa.clone(), pin: true }).expect("a backend");
     let bytes = format.row_bytes(k).expect("a whole number of blocks") * n;
     let copies = if rows > 8 { 8 } else { (COLD / bytes).clamp(8, 400) };
     let prefix = format!("linear.{format}.");
-    let isa = detect_isa();
     let fits = |v: &&tare_ops::Variant| v.key.starts_with(&prefix) && isa.has(v.isa);
     let kernel = backend.variants().iter().find(fits).expect("a kernel").key.clone();
     let (plan, batch) = plan(&mut backend, format, (n, k), (rows, copies), &kernel);
@@ -82,8 +86,7 @@ fn plan(
     };
     let table = hold(backend, &table);
     let buffer = |name: &str, width| Buffer { name: name.into(), width, rows: RowSpace::All };
-    let isa = detect_isa().levels().iter().rev().find(|l| l.name().starts_with("avx") && l.name().len() < 7).copied();
-    let embed = format!("embedding.f32.{}", isa.map_or("portable", tare_ops::Isa::name));
+    let embed = "embedding.f32.portable".to_string();
     let mut calls = vec![OpCall { op: Op::Embedding { table, out: BufId(0) }, kernel: embed, layer: None }];
     for seed in 0..copies {
         let weight = hold(backend, &weight(format, n, k, seed as u64));

@@ -21,7 +21,7 @@ pub const UNIT: usize = 32;
 
 /// A weight format.
 pub trait Unpack: 'static {
-    /// Whether a vector takes no more than about four instructions: a table or a conversion.
+    /// Whether unpacking again for every four rows of x is cheaper than going through memory once, up to 16 rows.
     const CHEAP: bool;
     /// What the units of a block share: scales, a table, where the quants are.
     type Block<L: Lanes>: Copy;

@@ -67,7 +67,7 @@ macro_rules! five_bits {
         pub struct $name;
 
         impl Unpack for $name {
-            const CHEAP: bool = false;
+            const CHEAP: bool = true;
             type Block<L: Lanes> = Scaled<L>;
 
             #[inline(always)]
