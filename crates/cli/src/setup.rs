@@ -134,7 +134,9 @@ pub(crate) fn tokenizer(model: &Model) -> Result<Tokenizer> {
             add_bos: v.add_bos,
             add_space_prefix: v.add_space_prefix,
         })?),
-        TokenizerSource::None => Err(anyhow!("this model has no tokenizer: give token ids with --ids FILE.json")),
+        TokenizerSource::None => Err(Fault::new("tokenizer", "a tokenizer.json, or a vocabulary in the file", "none")
+            .remedy("where the command takes it, give token ids with --ids FILE.json")
+            .into()),
     }
 }
 

@@ -6,6 +6,7 @@ use std::io::Write;
 use tare_engine::Request;
 use tare_model::Model;
 use tare_ops::SamplingParams;
+use tare_probe::ResidentMemory;
 use tare_text::{ChatRequest, Json, Special, Tokenizer};
 
 use crate::args::{RunArgs, SampleArgs};
@@ -96,6 +97,7 @@ fn as_json(a: &Answer, has_text: bool) -> serde_json::Value {
         "usage": a.usage,
         "ttft_ns": a.ttft_ns,
         "decode_ns": a.decode_ns,
+        "memory": ResidentMemory::read(),
     })
 }
 
