@@ -32,7 +32,7 @@ pub(crate) struct Reported {
 /// Text that may be shown now.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Piece {
-    /// Whole characters; empty only where the answer ends or is reported token by token.
+    /// Whole characters; empty only where the answer ends.
     pub(crate) text: String,
     /// Tokens that begin in the text, when they are reported.
     pub(crate) tokens: Vec<Reported>,
@@ -148,8 +148,8 @@ impl Answer {
             let (prompt_tokens, output_tokens) = (self.asked.prompt_tokens, self.output_tokens);
             End { reason: "stop", usage: Usage { prompt_tokens, cached_tokens: 0, output_tokens } }
         });
-        let piece = Piece { tokens: self.begun(), text, end };
-        (!piece.text.is_empty() || piece.end.is_some()).then_some(piece)
+        let silent = text.is_empty() && end.is_none();
+        (!silent).then(|| Piece { tokens: self.begun(), text, end })
     }
 
     fn finish(&mut self, reason: FinishReason, usage: Usage) -> Result<Piece, Problem> {

@@ -17,7 +17,7 @@ use crate::config::ServedModel;
 use crate::envelope::{Api, Envelope};
 use crate::events::Events;
 use crate::problem::Problem;
-use crate::routes::{MAX_BODY_BYTES, Name};
+use crate::routes::Name;
 use crate::wire::{ChatCall, CompletionCall, Generation, Prompt};
 
 /// A comment goes out when nothing else has for this long, so that proxies keep the connection.
@@ -132,10 +132,7 @@ fn json(headers: &HeaderMap, body: Body) -> Result<Bytes, Problem> {
         return Err(Problem::request(StatusCode::UNSUPPORTED_MEDIA_TYPE, None, message));
     }
     body.map_err(|rejection| match rejection.status() {
-        StatusCode::PAYLOAD_TOO_LARGE => {
-            let message = format!("body: expected at most {MAX_BODY_BYTES} bytes, found more");
-            Problem::request(StatusCode::PAYLOAD_TOO_LARGE, Some("body_too_large"), message)
-        }
+        StatusCode::PAYLOAD_TOO_LARGE => Problem::too_large("more"),
         status => Problem::request(status, None, format!("body: {rejection}")),
     })
 }

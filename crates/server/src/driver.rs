@@ -7,11 +7,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use tare_engine::{Engine, Event, FinishReason, Refused, Request, RequestId, StepReport, Usage};
+use tare_engine::{Engine, EngineError, Event, FinishReason, Refused, Request, RequestId, StepReport, Usage};
 use tokio::sync::mpsc::{Receiver, UnboundedSender};
 
-/// Steps that may fail one after the other before the engine is given up.
-const FAILURES: usize = 3;
+/// A failed step is tried again, since it left everything as it was; when it fails again, what runs is ended.
+const TRIES: usize = 2;
+/// Failed steps without a single computed row between them after which the engine is given up.
+const FAILURES: usize = 3 * TRIES;
 
 /// A request and where its updates go.
 pub(crate) struct Job {
@@ -128,19 +130,9 @@ impl Driver {
         while self.receive() {
             self.cancel_abandoned();
             match self.engine.step() {
-                Ok(report) => {
-                    self.failures = 0;
-                    self.deliver(report);
-                }
-                Err(e) => {
-                    self.failures += 1;
-                    tracing::error!(error = %e, "a step failed");
-                    self.end_all(|| Update::Failed(format!("the engine failed: {e}")));
-                    if self.failures == FAILURES {
-                        tracing::error!("{FAILURES} steps failed in a row; the engine is given up");
-                        return;
-                    }
-                }
+                Ok(report) => self.deliver(report),
+                Err(e) if !self.survives(&e) => break,
+                Err(_) => {}
             }
             self.publish();
         }
@@ -164,6 +156,16 @@ impl Driver {
                 Err(_) => return true,
             }
         }
+    }
+
+    /// What follows from a failed step. False when there is no hope left.
+    fn survives(&mut self, error: &EngineError) -> bool {
+        self.failures += 1;
+        tracing::error!(%error, failures = self.failures, "a step failed");
+        if self.failures.is_multiple_of(TRIES) {
+            self.end_all(|| Update::Failed(format!("the engine failed: {error}")));
+        }
+        self.failures < FAILURES
     }
 
     fn submit(&mut self, job: Job) {
@@ -191,6 +193,9 @@ impl Driver {
     }
 
     fn deliver(&mut self, report: StepReport) {
+        if report.prefill_rows + report.decode_rows > 0 {
+            self.failures = 0;
+        }
         for event in report.events {
             let (id, update) = match event {
                 Event::Token { request, token, logprob, top, .. } => {

@@ -7,6 +7,9 @@ use tare_core::Fault;
 use tare_engine::Refused;
 use tare_text::TextError;
 
+/// The largest body that is read.
+pub(crate) const MAX_BODY_BYTES: usize = 8 << 20;
+
 /// Seconds after which a client that was turned away may try again.
 const RETRY_AFTER_S: u16 = 1;
 
@@ -35,6 +38,12 @@ impl Problem {
     /// The request as a whole is wrong.
     pub(crate) fn request(status: StatusCode, code: Option<&'static str>, message: impl Into<String>) -> Self {
         Self { status, kind: "invalid_request_error", code, param: None, message: message.into() }
+    }
+
+    /// A body beyond the limit.
+    pub(crate) fn too_large(found: impl std::fmt::Display) -> Self {
+        let message = format!("body: expected at most {MAX_BODY_BYTES} bytes, found {found}");
+        Self::request(StatusCode::PAYLOAD_TOO_LARGE, Some("body_too_large"), message)
     }
 
     /// Another model than the one served.

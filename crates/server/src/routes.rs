@@ -1,7 +1,7 @@
 //! Which paths there are, and what every response has.
 
 use axum::extract::{DefaultBodyLimit, Path, Request, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -11,10 +11,8 @@ use std::sync::Arc;
 
 use crate::app::App;
 use crate::complete;
-use crate::problem::Problem;
+use crate::problem::{MAX_BODY_BYTES, Problem};
 
-/// The largest body that is read.
-pub(crate) const MAX_BODY_BYTES: usize = 8 << 20;
 /// The longest request id that is taken over from a client.
 const MAX_NAME: usize = 128;
 
@@ -35,6 +33,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .fallback(no_path)
         .method_not_allowed_fallback(no_method)
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
+        .layer(middleware::from_fn(bounded))
         .layer(middleware::from_fn_with_state(Arc::clone(&app), named))
         .with_state(app)
 }
@@ -52,6 +51,16 @@ async fn named(State(app): State<Arc<App>>, mut request: Request, next: Next) ->
     let (status, elapsed_ms) = (response.status().as_u16(), begun.elapsed().as_millis() as u64);
     tracing::info!(request = name, %method, path, status, elapsed_ms, "response begun");
     response
+}
+
+/// Refuses a body by the length it announces, before any of it is read. Bodies that announce none are cut at the same
+/// limit while they are read.
+async fn bounded(request: Request, next: Next) -> Result<Response, Problem> {
+    let length = request.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
+    match length.and_then(|digits| digits.parse::<u64>().ok()) {
+        Some(bytes) if bytes > MAX_BODY_BYTES as u64 => Err(Problem::too_large(format!("{bytes}"))),
+        _ => Ok(next.run(request).await),
+    }
 }
 
 /// The client's own name for its request, when it is short and printable.
