@@ -16,7 +16,8 @@ pub enum Mutation {
     /// Decode rows are rotated as if one token later. (Shifting every row alike would change nothing: rotary scores
     /// depend on differences.)
     PositionOffByOne,
-    /// The first two pages of a sequence trade places once it decodes.
+    /// The first and the last page of a sequence trade places once it decodes. (Full pages may trade places without
+    /// harm, since attention does not depend on the order of keys; the last one is written and only partly filled.)
     PageSwapped,
     /// The first page of a sequence is replaced by the second once it decodes.
     PageSkipped,
@@ -166,8 +167,9 @@ impl<B: Backend> Mutant<B> {
             Mutation::PageSwapped | Mutation::PageSkipped => {
                 if batch.rows.iter().any(|r| decodes(r.slot)) {
                     for t in batch.tables.iter_mut().filter(|t| t.pages.len() > 2) {
+                        let last = t.pages.len() - 1;
                         match self.mutation {
-                            Mutation::PageSwapped => t.pages.swap(0, 1),
+                            Mutation::PageSwapped => t.pages.swap(0, last),
                             _ => t.pages[0] = t.pages[1],
                         }
                         self.mark();
