@@ -7,8 +7,8 @@
 //! preconditions: k a multiple of the format's block; any n, any T
 //! cost: n * row bytes of weights once for few rows, once per 96 rows else; 2 T n k flops
 //! tolerance: bit-identical to the reference, for every T, tile and thread count
-//! wins: one to four rows (unpacked in registers) and prompts (a panel of 16 weight rows unpacked once for 96 rows)
-//! loses: 5 to 12 rows, where the panel is unpacked for few products; formats of 5 and 6 bits, whose unpacking is arithmetic
+//! wins: few rows (unpacked in registers, again for every four rows) and prompts (a panel of 16 weight rows unpacked once for 96 rows)
+//! loses: q5_k and q6_k at one to 16 rows, whose unpacking outweighs the products; f32 prompts copy a panel for nothing
 //! fallback: the same code on an array (`portable`)
 //! evidence: none yet
 //! source: register tiling after Goto and van de Geijn (2008); 16-value tables by `vpermps`, prefetch distance by our own probe

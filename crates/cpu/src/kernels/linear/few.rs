@@ -16,7 +16,8 @@ const fn together<L: Lanes>() -> usize {
 /// The most rows that this path takes. Weights are unpacked again, out of L1, for every few rows: cheap formats keep
 /// ahead of a panel for longer.
 pub(super) const fn most<L: Lanes, F: Unpack>() -> usize {
-    together::<L>() * if F::CHEAP { 4 } else { 1 }
+    let again = if L::WIDE { 4 } else { 2 };
+    together::<L>() * if F::CHEAP { again } else { 1 }
 }
 
 /// Weight rows `share` times all rows of x.
