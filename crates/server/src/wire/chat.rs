@@ -60,17 +60,18 @@ fn chat(fields: &mut Fields) -> Result<ChatRequest, Problem> {
         let fault = Fault::new("messages", "a list of at least one message", "an empty list");
         return Err(Problem::parameter(fault));
     }
-    let tools = tools(fields)?;
-    let (enable_thinking, extra) = template_variables(fields)?;
-    let messages = messages::read(list)?;
-    Ok(ChatRequest {
-        messages,
-        tools,
+    let mut chat = ChatRequest {
+        tools: tools(fields)?,
         add_generation_prompt: true,
-        enable_thinking,
-        extra,
         now: Some(jiff::tz::TimeZone::UTC.to_datetime(jiff::Timestamp::now())),
-    })
+        ..ChatRequest::default()
+    };
+    if let Some(mut variables) = fields.object("chat_template_kwargs")? {
+        chat.enable_thinking = variables.flag("enable_thinking")?;
+        chat.extra = variables.rest();
+    }
+    chat.messages = messages::read(list)?;
+    Ok(chat)
 }
 
 /// The tools that the template is to show; none under `tool_choice: "none"`, so that there is nothing to call.
@@ -101,12 +102,6 @@ fn check_tool(at: &str, tool: &Json) -> Result<(), Problem> {
         Some(true) => Err(Problem::not_built(function.path("strict"), "false", "true")),
         _ => Ok(()),
     }
-}
-
-/// Variables of the template, `enable_thinking` apart.
-fn template_variables(fields: &mut Fields) -> Result<(Option<bool>, Vec<(String, Json)>), Problem> {
-    let Some(mut variables) = fields.object("chat_template_kwargs")? else { return Ok((None, Vec::new())) };
-    Ok((variables.flag("enable_thinking")?, variables.rest()))
 }
 
 fn logprobs(fields: &mut Fields) -> Result<Option<u32>, Problem> {

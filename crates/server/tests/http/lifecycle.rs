@@ -111,7 +111,7 @@ fn a_drain_beyond_its_limit_ends_streams_with_an_error() {
 #[test]
 fn a_request_that_fails_the_engine_gets_500_and_the_next_one_an_answer() {
     let failures = Arc::new(AtomicIsize::new(0));
-    let server = Rig { backend: Flaky::new(&failures), ..Rig::default() }.start();
+    let server = Rig { backend: Flaky::boxed(&failures), ..Rig::default() }.start();
     let fine = server.chat(&chat("abc", 3))["choices"].clone();
     failures.store(1, Ordering::SeqCst);
     assert_eq!(server.chat(&chat("abc", 3))["choices"], fine, "one failed step is made good");
@@ -136,7 +136,7 @@ struct Flaky {
 }
 
 impl Flaky {
-    fn new(failures: &Arc<AtomicIsize>) -> Box<dyn Backend> {
+    fn boxed(failures: &Arc<AtomicIsize>) -> Box<dyn Backend> {
         Box::new(Self { inner: ReferenceBackend::new(), failures: Arc::clone(failures) })
     }
 }
