@@ -6,21 +6,21 @@ use std::path::PathBuf;
 use std::process::Command;
 
 /// TARE_HOME of one test; it goes with the test.
-pub struct Home(tempfile::TempDir);
+pub(crate) struct Home(tempfile::TempDir);
 
 impl Home {
     /// An empty one.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }
 
     /// A path inside it.
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
     /// The binary with `args`, ready to be started.
-    pub fn command(&self, args: &[&str]) -> Command {
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut c = Command::new(env!("CARGO_BIN_EXE_tare"));
         let path = std::env::var("PATH").unwrap_or_default();
         c.env_clear().env("PATH", path).env("TARE_HOME", self.0.path()).args(args);
@@ -28,19 +28,19 @@ impl Home {
     }
 
     /// Runs it to its end.
-    pub fn run(&self, args: &[&str]) -> Assert {
+    pub(crate) fn run(&self, args: &[&str]) -> Assert {
         assert_cmd::Command::from_std(self.command(args)).assert()
     }
 
     /// What it prints as JSON when it succeeds.
-    pub fn json(&self, args: &[&str]) -> Value {
+    pub(crate) fn json(&self, args: &[&str]) -> Value {
         let done = self.run(args).success();
         let out = String::from_utf8_lossy(&done.get_output().stdout);
         serde_json::from_str(&out).unwrap_or_else(|e| panic!("tare {}: {e}: {out}", args.join(" ")))
     }
 
     /// Its complaint when it fails, as it must.
-    pub fn refused(&self, args: &[&str]) -> String {
+    pub(crate) fn refused(&self, args: &[&str]) -> String {
         let done = self.run(args).failure();
         String::from_utf8_lossy(&done.get_output().stderr).into_owned()
     }

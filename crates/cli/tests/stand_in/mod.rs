@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 /// What the hub does wrong with the next answers to one file, in order; afterwards it behaves.
 #[derive(Clone, Copy, Debug)]
-pub enum Fault {
+pub(crate) enum Fault {
     /// Sends this many bytes of the body, then closes the connection.
     DropAfter(usize),
     /// Answers 503.
@@ -21,13 +21,13 @@ pub enum Fault {
 
 /// A request as the hub saw it.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub(crate) struct Seen {
     /// Path without query.
-    pub path: String,
+    pub(crate) path: String,
     /// First byte asked for.
-    pub from: u64,
+    pub(crate) from: u64,
     /// The authorization header.
-    pub authorization: Option<String>,
+    pub(crate) authorization: Option<String>,
 }
 
 struct State {
@@ -37,19 +37,19 @@ struct State {
 }
 
 /// The hub. It serves until the test process ends.
-pub struct Hub {
+pub(crate) struct Hub {
     state: Arc<Mutex<State>>,
     /// Its address: `http://127.0.0.1:PORT`.
-    pub endpoint: String,
+    pub(crate) endpoint: String,
 }
 
 /// The only repository.
-pub const REPOSITORY: &str = "org/model";
+pub(crate) const REPOSITORY: &str = "org/model";
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
 impl Hub {
     /// A hub with these files. Files that end in `.safetensors` are listed by SHA-256, others by git's object id.
-    pub fn start(files: &[(&str, Vec<u8>)]) -> Self {
+    pub(crate) fn start(files: &[(&str, Vec<u8>)]) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let endpoint = format!("http://{}", listener.local_addr().unwrap());
         let files = files.iter().map(|(n, b)| (n.to_string(), b.clone())).collect();
@@ -66,12 +66,12 @@ impl Hub {
     }
 
     /// Plans the faults of a file.
-    pub fn fault(&self, file: &str, faults: &[Fault]) {
+    pub(crate) fn fault(&self, file: &str, faults: &[Fault]) {
         self.state.lock().unwrap().faults.insert(file.into(), faults.to_vec());
     }
 
     /// Requests for `file` so far.
-    pub fn seen(&self, file: &str) -> Vec<Seen> {
+    pub(crate) fn seen(&self, file: &str) -> Vec<Seen> {
         self.state.lock().unwrap().seen.iter().filter(|s| s.path.ends_with(file)).cloned().collect()
     }
 }
