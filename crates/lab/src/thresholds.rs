@@ -14,6 +14,18 @@ pub struct Thresholds {
     pub emulation: Emulation,
     /// A class against f32, by the name of the class.
     pub accuracy: BTreeMap<String, Accuracy>,
+    /// A class against f32 on a real text.
+    pub text: Text,
+}
+
+/// Limits of a class against f32 on a real text of a real model.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Text {
+    /// Mean Kullback-Leibler divergence from f32 a position, in nats.
+    pub mean_kl: f64,
+    /// A greedy series may leave the f32 series only where the two best f32 logits are at most this far apart.
+    pub departure_gap: f64,
 }
 
 /// Limits of the timed path against one pass in the same class.

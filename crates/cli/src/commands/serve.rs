@@ -1,6 +1,7 @@
 //! `tare serve`: the engine behind the OpenAI API.
 
 use anyhow::{Context, Result};
+use std::io::IsTerminal;
 use std::net::SocketAddr;
 use tare_server::{ServedModel, ServerConfig};
 
@@ -10,16 +11,21 @@ use crate::setup::{How, chat_template, open_model, tokenizer};
 
 /// Runs the command until Ctrl-C or SIGTERM, then lets running requests end.
 pub(crate) fn run(args: &ServeArgs, settings: &Settings) -> Result<()> {
-    tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(tracing::Level::INFO).init();
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_max_level(tracing::Level::INFO)
+        .init();
     let model = open_model(&args.model.model, settings)?;
     let tokenizer = tokenizer(&model)?;
-    let template = chat_template(&model, &tokenizer)?;
+    // Without a template only completions are served; the server says so to those who ask for chat.
+    let template = if model.chat_template().is_some() { Some(chat_template(&model, &tokenizer)?) } else { None };
     let how = How::of(&args.model.how, &model, None)?;
     let engine = how.engine_for(&model, args.max_sequences, args.max_queue)?;
     let served = ServedModel {
         name: args.served_name.clone().unwrap_or_else(|| args.model.model.clone()),
         tokenizer,
-        template: Some(template),
+        template,
         eos: model.config().eos.clone(),
         context: how.context,
         vocabulary: model.config().vocab,
