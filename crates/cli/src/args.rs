@@ -101,7 +101,7 @@ pub(crate) struct HowArgs {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct SampleArgs {
     /// 0 takes the most likely token
-    #[arg(long, default_value_t = 0.0)]
+    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
     pub(crate) temperature: f32,
     /// Keep the K most likely tokens; 0 keeps all
     #[arg(long, default_value_t = 0, value_name = "K")]
@@ -116,10 +116,10 @@ pub(crate) struct SampleArgs {
     #[arg(long, default_value_t = 1.0, value_name = "X")]
     pub(crate) repetition_penalty: f32,
     /// Subtract from the logits of tokens already written
-    #[arg(long, default_value_t = 0.0, value_name = "X")]
+    #[arg(long, default_value_t = 0.0, value_name = "X", allow_negative_numbers = true)]
     pub(crate) presence_penalty: f32,
     /// Subtract once for each time a token was written
-    #[arg(long, default_value_t = 0.0, value_name = "X")]
+    #[arg(long, default_value_t = 0.0, value_name = "X", allow_negative_numbers = true)]
     pub(crate) frequency_penalty: f32,
     /// Seed of the draw
     #[arg(long, default_value_t = 0)]
@@ -372,7 +372,7 @@ pub(crate) struct QuantizeArgs {
     /// Folder, .gguf file, pulled name or synthetic:NAME
     #[arg(short, long, value_name = "MODEL")]
     pub(crate) model: String,
-    /// w4g32, w4g64, w4g128, w8g32, w8g64, w8g128 (MLX folder); q4_0, q8_0 (GGUF file)
+    /// w4g32, w4g64, w4g128, w8g32, w8g64, w8g128 (MLX folder); q4_0, q8_0, bf16, f16, f32 (GGUF file)
     #[arg(long, value_name = "FORMAT")]
     pub(crate) format: String,
     /// Where to write; must not exist

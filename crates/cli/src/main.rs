@@ -2,6 +2,9 @@
 
 #![forbid(unsafe_code)]
 
+#[macro_use]
+mod output;
+
 mod args;
 mod built;
 mod commands;

@@ -20,6 +20,9 @@ const DEFAULT_CONTEXT: usize = 4096;
 /// Rows of one prefill chunk.
 pub(crate) const MAX_ROWS: usize = 256;
 
+/// Most worker threads: more than any host has, and few enough that the system can start them all.
+const MAX_THREADS: usize = 1024;
+
 /// Opens the model that `name` names: a synthetic one, a path, or something that was pulled.
 pub(crate) fn open_model(name: &str, settings: &Settings) -> Result<Model> {
     if name.starts_with("synthetic:") || Path::new(name).exists() {
@@ -107,6 +110,9 @@ pub(crate) fn cpu_config(args: &HowArgs) -> Result<CpuConfig> {
     };
     let threads = match args.threads {
         Some(0) => return Err(Fault::new("threads", "at least 1", "0").into()),
+        Some(n) if n > MAX_THREADS => {
+            return Err(Fault::new("threads", format!("at most {MAX_THREADS}"), n.to_string()).into());
+        }
         Some(n) => n,
         None => Host::read().usable_threads,
     };

@@ -6,6 +6,7 @@ mod home;
 use home::Home;
 use serde_json::{Value, json};
 use std::path::Path;
+use std::process::Stdio;
 use tare_testkit::{Tensors, assert_close, goldens};
 
 const MODELS: [&str; 6] =
@@ -224,6 +225,7 @@ fn refusals_name_what_was_expected_and_found() {
     says(logits(tiny, &good, &["--class", "w4a16"]), &["class: expected", "leave the class out"]);
     says(logits(tiny, &good, &["--plan", "fast"]), &["plan: expected one of recompute", "found `fast`"]);
     says(logits(tiny, &good, &["--threads", "0"]), &["threads: expected at least 1, found 0"]);
+    says(logits(tiny, &good, &["--threads", "100000"]), &["threads: expected at most 1024, found 100000"]);
     says(logits(tiny, &good, &["--context", "99999999"]), &["context: expected at most", "found 99999999"]);
     let words = home.ids("words.json", &json!({ "ids": [1] }));
     says(logits(tiny, &words, &[]), &["words.json: expected a JSON array of token ids", "found"]);
@@ -237,6 +239,32 @@ fn refusals_name_what_was_expected_and_found() {
     says(home.refused(&["run", "-m", tiny, "hello"]), &["tokenizer: expected", "found none", "--ids"]);
     says(home.refused(&["tokenize", "-m", tiny, "hello"]), &["tokenizer: expected", "found none"]);
     says(home.refused(&["quantize", "-m", tiny, "--format", "q9", "-o", "x"]), &["--format: expected", "found `q9`"]);
+}
+
+#[test]
+fn a_reader_that_leaves_ends_the_command_quietly() {
+    let mut child = Home::new()
+        .command(&["inspect", "synthetic:qwen3-4b", "--tensors"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let done = child.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&done.stderr), "");
+    assert!(done.status.success());
+}
+
+#[test]
+fn penalties_below_zero_are_penalties() {
+    let home = Home::new();
+    let tiny = goldens().join("models/qwen3-tiny");
+    let ids = home.ids("ids.json", &json!([1, 2]));
+    let flags = ["--presence-penalty", "-0.5", "--frequency-penalty", "-0.5"];
+    let base = ["run", "-m", tiny.to_str().unwrap(), "--ids", &ids, "-n", "2", "--json"];
+    assert_eq!(numbers(&home.json(&[&base[..], &flags].concat())["ids"]).len(), 2);
+    let said = home.refused(&[&base[..], &["--temperature", "-1"]].concat());
+    assert!(said.contains("temperature: expected 0 (greedy) or more, found -1"), "{said}");
 }
 
 #[test]
