@@ -2,13 +2,14 @@
 
 use serde::Serialize;
 use tare_cpu::CpuBackend;
+use tare_engine::EngineError;
 use tare_evidence::gate::Judgement;
 use tare_formats::{Part, Role};
 
 use crate::LabError;
 use crate::clock;
 use crate::gate::{Gate, Run};
-use crate::mutation::{Mutant, Mutation};
+use crate::mutation::{Mutant, Mutation, Planted};
 use crate::reference::ReferenceStore;
 use crate::rig::Rig;
 use crate::thresholds::Thresholds;
@@ -23,7 +24,7 @@ pub struct Verdict {
     pub planted: bool,
     /// Whether the gate failed.
     pub caught: bool,
-    /// The checks that went over their limits.
+    /// The checks that went over their limits, or [`ENGINE`].
     pub by: Vec<String>,
 }
 
@@ -36,6 +37,9 @@ impl Verdict {
 
 /// Name of the run without a fault.
 pub const CONTROL: &str = "none";
+
+/// What caught a fault that the engine itself refused to go on with.
+pub const ENGINE: &str = "engine";
 
 /// Runs `request` once without a fault and once with each, and judges each run as a timed one is judged.
 ///
@@ -77,7 +81,16 @@ fn one(
             (rig.engine_on(Box::new(mutant))?, Some(planted))
         }
     };
-    let timed = clock::clock(&mut engine, request)?;
+    let name = mutation.map_or(CONTROL, Mutation::name);
+    let was_planted = || planted.as_ref().is_none_or(Planted::get);
+    let timed = match clock::clock(&mut engine, request) {
+        Ok(timed) => timed,
+        // Slots that were never written hold no numbers: a fault that reads one ends the run before there is a time.
+        Err(LabError::Engine(EngineError::Backend(_))) if mutation.is_some() && was_planted() => {
+            return Ok(Verdict { mutation: name, planted: true, caught: true, by: vec![ENGINE.to_string()] });
+        }
+        Err(e) => return Err(e),
+    };
     let thresholds = Thresholds::built_in()?;
     let gate = Gate { rig, request, thresholds: &thresholds, store };
     let run = Run { label: "run", ids: &timed.ids, logits: &timed.logits };
@@ -90,10 +103,5 @@ fn one(
             names
         }
     };
-    Ok(Verdict {
-        mutation: mutation.map_or(CONTROL, Mutation::name),
-        planted: planted.is_none_or(|p| p.get()),
-        caught: matches!(judgement, Judgement::Failed(_)),
-        by,
-    })
+    Ok(Verdict { mutation: name, planted: was_planted(), caught: matches!(judgement, Judgement::Failed(_)), by })
 }
