@@ -78,7 +78,7 @@ pub(crate) fn weigh(
     let host = Host::read();
     let stored = ceilings(settings, &host);
     let build: BuildInfo = build_info()?;
-    let store = ReferenceStore::new(Some(settings.references()));
+    let store = ReferenceStore::at(settings.references(), &build.binary_sha256);
     let interrupt = Interrupt::listen()?;
     let bar = ProgressBar::new((WARMUPS + rounds + 2) as u64)
         .with_style(ProgressStyle::with_template("{spinner} {msg:40} {bar:30} {elapsed} of about {duration}")?);

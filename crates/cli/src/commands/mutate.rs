@@ -6,6 +6,7 @@ use tare_lab::mutants::{Verdict, run as study};
 use tare_lab::{ClockedRequest, Lengths, ReferenceStore};
 
 use crate::args::MutateArgs;
+use crate::built::build_info;
 use crate::interrupt::Interrupt;
 use crate::settings::Settings;
 use crate::setup::open_model;
@@ -19,7 +20,7 @@ pub(crate) fn run(args: &MutateArgs, settings: &Settings) -> Result<()> {
     let model = open_model(&args.model, settings)?;
     let request = ClockedRequest::drawn(LENGTHS, model.config().vocab, 0)?;
     let rig = rig(&model, &args.how, &request)?;
-    let store = ReferenceStore::new(Some(settings.references()));
+    let store = ReferenceStore::at(settings.references(), &build_info()?.binary_sha256);
     let interrupt = Interrupt::listen()?;
     let quiet = args.json;
     let verdicts = study(&rig, &request, &store, &mut |v| {
