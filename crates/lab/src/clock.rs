@@ -2,11 +2,12 @@
 //!
 //! The clock starts before the request is submitted and stops when its storage is released. Inside: admission, cache
 //! set-up, every forward, sampling, handing the token's id and logit to the host. Outside: loading, packing, compiling,
-//! tokenizing, and at a depth the prefix that was in the cache before.
+//! tokenizing, and at a depth the prefix that was in the cache before. The engine releases the storage in the step that
+//! draws the last token, so that the last token's time holds the release and `release_ns` what is left after it.
 
 use std::time::Instant;
 use tare_core::Reading;
-use tare_engine::{Engine, Event, FinishReason, PromptLogits, Request, Retained};
+use tare_engine::{Engine, Event, FinishReason, Request, Retained};
 use tare_probe::clock::thread_cpu_ns;
 
 use crate::LabError;
@@ -21,7 +22,7 @@ pub struct Timed {
     pub prefill_ns: u64,
     /// From each token to the next: `output_tokens - 1` of them.
     pub decode_ns: Vec<u64>,
-    /// From the last token until the request's storage was released.
+    /// From the last token until the engine had nothing left to do; the storage was released in the last token's step.
     pub release_ns: u64,
     /// Processor time of the thread that drives the engine, over the request.
     pub main_thread_cpu_ns: Reading<u64>,
@@ -38,14 +39,11 @@ pub struct Timed {
 /// Runs `request` once on the clock.
 ///
 /// # Errors
-/// When the engine refuses or fails, or draws another number of tokens than was asked for.
+/// When the engine refuses or fails, draws another number of tokens than was asked for, or did not start at the depth
+/// that was asked for.
 pub fn clock(engine: &mut Engine, request: &ClockedRequest) -> Result<Timed, LabError> {
     let prefix = cache_prefix(engine, request)?;
-    let mut asked = Request::greedy(request.input(), request.output_tokens);
-    asked.resume = prefix;
-    if request.all_prompt_logits {
-        asked.prompt_logits = PromptLogits::All;
-    }
+    let asked = Request { resume: prefix, ..request.greedy() };
     let mut seen = Seen::with_capacity(request.output_tokens);
     let before = engine.counters();
     let cpu = thread_cpu_ns();
@@ -70,6 +68,14 @@ pub fn clock(engine: &mut Engine, request: &ClockedRequest) -> Result<Timed, Lab
             seen.reason
         )));
     }
+    if seen.cached_tokens != request.prefix.len() {
+        return Err(LabError::Request(format!(
+            "started with {} tokens in the cache where its depth is {}; a prompt whose every logit is wanted reuses \
+             nothing: ask for the logits of the last token, or for depth 0",
+            seen.cached_tokens,
+            request.prefix.len()
+        )));
+    }
     Ok(Timed {
         setup_ns,
         prefill_ns: seen.at_ns[0] - setup_ns,
@@ -88,9 +94,20 @@ fn cache_prefix(engine: &mut Engine, request: &ClockedRequest) -> Result<Option<
     if request.prefix.is_empty() {
         return Ok(None);
     }
-    let mut asked = Request::greedy(request.prefix.clone(), 0);
-    asked.retain = true;
-    engine.submit(asked)?;
+    let kept = run_and_retain(engine, request.prefix.clone(), 0)?;
+    if kept.is_none() {
+        return Err(LabError::Request("cannot start at a depth: this plan keeps no cache".to_string()));
+    }
+    Ok(kept)
+}
+
+/// Runs `prompt` and `tokens` more, and keeps their keys and values; none when the plan keeps no cache.
+pub(crate) fn run_and_retain(
+    engine: &mut Engine,
+    prompt: Vec<u32>,
+    tokens: usize,
+) -> Result<Option<Retained>, LabError> {
+    engine.submit(Request { retain: true, ..Request::greedy(prompt, tokens) })?;
     let mut kept = None;
     while engine.has_work() {
         for event in engine.step()?.events {
@@ -98,9 +115,6 @@ fn cache_prefix(engine: &mut Engine, request: &ClockedRequest) -> Result<Option<
                 kept = retained;
             }
         }
-    }
-    if kept.is_none() {
-        return Err(LabError::Request("cannot start at a depth: this plan keeps no cache".to_string()));
     }
     Ok(kept)
 }

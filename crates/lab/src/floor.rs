@@ -7,10 +7,10 @@ use tare_ops::{Bucket, ForwardPlan, OpName, OpShape, variant::cost};
 
 use crate::work::ClockedRequest;
 
-/// Name of the ceiling that bounds bytes: reads by all threads of this process.
-pub const BYTE_CEILING: &str = "read-all-threads";
-/// Name of the ceiling that bounds operations: F32 multiply-adds by all threads.
-pub const FLOP_CEILING: &str = "fma-f32-all-threads";
+/// Name of the ceiling that bounds bytes: reads from memory.
+pub const BYTE_CEILING: &str = "memory-read";
+/// Name of the ceiling that bounds operations: F32 multiply-adds.
+pub const FLOP_CEILING: &str = "fma-f32";
 
 /// Bytes and operations of both phases of `request` under `plan`.
 ///

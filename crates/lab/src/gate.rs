@@ -6,11 +6,12 @@
 
 use half::bf16;
 use tare_core::DType;
-use tare_engine::{Engine, Event, ExportedKv, Request, Retained};
+use tare_engine::{Engine, ExportedKv};
 use tare_evidence::gate::{Check, GateReport, Miss};
 use tare_ops::{Class, class::CLASSES};
 
 use crate::LabError;
+use crate::clock::run_and_retain;
 use crate::reference::{ReferenceStore, Score, Scoring};
 use crate::rig::Rig;
 use crate::thresholds::Thresholds;
@@ -86,38 +87,17 @@ impl Gate<'_> {
         };
         let found = engine.export_retained(kept)?;
         engine.release_retained(kept);
+        let mut tokens = self.request.input();
+        tokens.extend(emitted.iter().take(emitted.len().saturating_sub(1)));
+        if found.tokens != tokens {
+            return Ok(Some(vec![other_tokens(&tokens, &found.tokens)]));
+        }
         let mut judge = self.rig.judge(self.rig.class)?;
-        let Some(kept) = run_and_retain(&mut judge, found.tokens.clone(), 0)? else {
+        let Some(kept) = run_and_retain(&mut judge, tokens, 0)? else {
             return Err(LabError::Judge("the judge kept no cache".to_string()));
         };
-        let expected = judge.export_retained(kept)?;
-        if found.tokens.len() != self.request.input().len() + emitted.len() - 1
-            || found.bytes.len() != expected.bytes.len()
-        {
-            return Err(LabError::Judge(format!(
-                "{} tokens are cached where {} went in and {} came out",
-                found.tokens.len(),
-                self.request.input().len(),
-                emitted.len()
-            )));
-        }
-        Ok(Some(kv_differences(&expected, &found)))
+        Ok(Some(kv_differences(&judge.export_retained(kept)?, &found)))
     }
-}
-
-fn run_and_retain(engine: &mut Engine, prompt: Vec<u32>, tokens: usize) -> Result<Option<Retained>, LabError> {
-    let mut request = Request::greedy(prompt, tokens);
-    request.retain = true;
-    engine.submit(request)?;
-    let mut kept = None;
-    while engine.has_work() {
-        for event in engine.step()?.events {
-            if let Event::Finished { retained, .. } = event {
-                kept = retained;
-            }
-        }
-    }
-    Ok(kept)
 }
 
 /// One value that was compared.
@@ -138,7 +118,7 @@ impl Add for GateReport {
     fn add(&mut self, name: &str, limit: f64, findings: &[Finding]) {
         let finite = findings.iter().map(|f| f.error).filter(|e| e.is_finite()).fold(0.0, f64::max);
         self.checks.push(Check { name: name.into(), compared: findings.len() as u64, max_error: finite, limit });
-        let over: Vec<&Finding> = findings.iter().filter(|f| !(f.error <= limit)).collect();
+        let over: Vec<&Finding> = findings.iter().filter(|f| f.error.is_nan() || f.error > limit).collect();
         for f in over.iter().take(MISSES_SHOWN) {
             self.misses.push(Miss {
                 check: name.into(),
@@ -206,7 +186,14 @@ fn rank_gaps(scores: &[Score]) -> Vec<Finding> {
         .collect()
 }
 
-/// Largest difference of the keys and of the values of each layer.
+/// What a cache of other tokens than those that were timed is: a miss whatever the limit.
+fn other_tokens(expected: &[u32], found: &[u32]) -> Finding {
+    let at = expected.iter().zip(found).position(|(a, b)| a != b).unwrap_or(expected.len().min(found.len()));
+    let shown = |tokens: &[u32]| format!("{:?} there, {} tokens in all", tokens.get(at), tokens.len());
+    Finding { at: format!("cached token {at}"), error: f64::INFINITY, expected: shown(expected), found: shown(found) }
+}
+
+/// Largest difference of the keys and of the values of each layer. Caches of different sizes differ everywhere.
 fn kv_differences(expected: &ExportedKv, found: &ExportedKv) -> Vec<Finding> {
     let dtype = expected.shape.dtype;
     let width = dtype.bytes();
@@ -214,6 +201,15 @@ fn kv_differences(expected: &ExportedKv, found: &ExportedKv) -> Vec<Finding> {
         DType::BF16 => f64::from(bf16::from_le_bytes([b[0], b[1]]).to_f32()),
         _ => f64::from(f32::from_le_bytes([b[0], b[1], b[2], b[3]])),
     };
+    if expected.bytes.len() != found.bytes.len() {
+        let bytes = |kv: &ExportedKv| format!("{} bytes", kv.bytes.len());
+        return vec![Finding {
+            at: "the cache".into(),
+            error: f64::INFINITY,
+            expected: bytes(expected),
+            found: bytes(found),
+        }];
+    }
     let plane = (expected.bytes.len() / (2 * expected.shape.layers)).max(width);
     expected
         .bytes
@@ -269,6 +265,16 @@ mod tests {
         let d = kv_differences(&kv(&[1.0, 2.0, 3.0, 4.0]), &kv(&[1.0, 2.5, 3.0, f32::NAN]));
         assert_eq!((d[0].at.as_str(), d[0].error), ("layer 0 keys", 0.5));
         assert!(d[1].error.is_nan());
+    }
+
+    #[test]
+    fn a_cache_of_other_tokens_is_a_miss_under_any_limit() {
+        let mut r = GateReport { thresholds_version: "t".into(), checks: vec![], misses: vec![] };
+        r.add("kv", 1e9, &[other_tokens(&[4, 5, 6], &[4, 7, 6])]);
+        assert_eq!((r.checks[0].max_error, r.misses.len()), (0.0, 1));
+        assert_eq!(r.misses[0].at, "cached token 1");
+        r.add("kv", 1e9, &[other_tokens(&[4, 5], &[4])]);
+        assert_eq!(r.misses[1].at, "cached token 1");
     }
 
     #[test]

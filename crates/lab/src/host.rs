@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use tare_core::{Fault, Reading};
 use tare_evidence::floor::{Ceiling, CeilingSample, Resource};
 use tare_evidence::provenance;
-use tare_probe::ceilings::{Ceilings, Series, Work};
+use tare_probe::ceilings::{Ceilings, Effort, Series, Work};
 use tare_probe::{Host, Quietness};
 
 use crate::floor::{BYTE_CEILING, FLOP_CEILING};
@@ -65,18 +65,18 @@ fn folder_name(host: &Host) -> String {
     format!("{}-{}t", words.join("-"), host.usable_threads)
 }
 
-/// The two ceilings that bound a request, with every sample.
-pub fn record_ceilings(ceilings: &Ceilings) -> Vec<Ceiling> {
+/// The two ceilings that bound a request run by `threads`, with every sample: those of as many threads where they were
+/// measured, else those of all, which no part of them can exceed.
+pub fn record_ceilings(ceilings: &Ceilings, threads: usize) -> Vec<Ceiling> {
+    let measured = ceilings.series.iter().any(|s| s.threads == threads);
+    let threads = if measured { threads } else { ceilings.threads };
     let of = |what, name: &str, resource| {
-        let series = ceilings
-            .series
-            .iter()
-            .find(|s| s.what == what && s.threads == ceilings.threads && !s.screening && !s.ns.is_empty());
+        let series = final_series(ceilings, what, threads);
         let Some(s) = series else {
             return Ceiling {
                 name: name.into(),
                 resource,
-                threads: ceilings.threads as u32,
+                threads: threads as u32,
                 working_set_bytes: 0,
                 pages: "unknown".into(),
                 samples: Reading::unavailable("no such series was measured"),
@@ -94,6 +94,39 @@ pub fn record_ceilings(ceilings: &Ceilings) -> Vec<Ceiling> {
         }
     };
     vec![of(Work::ReadBytes, BYTE_CEILING, Resource::Bytes), of(Work::FmaF32Flop, FLOP_CEILING, Resource::Flops)]
+}
+
+/// The rounds that give a figure, not those that chose a kernel.
+fn final_series(ceilings: &Ceilings, what: Work, threads: usize) -> Option<&Series> {
+    ceilings.series.iter().find(|s| s.what == what && s.threads == threads && !s.screening && !s.ns.is_empty())
+}
+
+/// What a reader must know before believing the ceilings and a request that streams `streamed_bytes` a token.
+pub fn doubts(ceilings: &Ceilings, quiet: &Quietness, streamed_bytes: u64) -> Vec<String> {
+    let mut doubts = Vec::new();
+    let mut busy = |when: &str, q: &Quietness, effect: &str| {
+        let lost = q.spin.lost_share;
+        if lost > Effort::FULL.busy_limit {
+            let percent = 100.0 * lost;
+            doubts.push(format!("{when} others took {percent:.0} % of a spinning thread's time: {effect}"));
+        }
+    };
+    busy(
+        "before the ceilings were measured",
+        &ceilings.quietness,
+        "the ceilings may be too low, percents of floor too high",
+    );
+    busy("before the rounds", quiet, "the times may be too long");
+    let read = final_series(ceilings, Work::ReadBytes, ceilings.threads);
+    if let Some(Reading::Available(l3)) = read.map(|s| &s.l3_bytes)
+        && streamed_bytes <= *l3
+    {
+        doubts.push(format!(
+            "the {streamed_bytes} bytes that a token streams fit in the {l3} bytes of L3, which the byte ceiling does \
+             not: a warm decode may pass 100 % of that floor"
+        ));
+    }
+    doubts
 }
 
 fn pages(s: &Series) -> String {

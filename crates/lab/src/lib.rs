@@ -28,6 +28,6 @@ pub mod work;
 pub use build_info::BuildInfo;
 pub use error::LabError;
 pub use reference::ReferenceStore;
-pub use rig::Rig;
+pub use rig::{Rig, slow_paths};
 pub use weigh::{Stage, Weighing};
 pub use work::{ClockedRequest, Lengths};

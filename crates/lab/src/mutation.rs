@@ -164,16 +164,14 @@ impl<B: Backend> Mutant<B> {
                     self.mark();
                 }
             }
-            Mutation::PageSwapped | Mutation::PageSkipped => {
-                if batch.rows.iter().any(|r| decodes(r.slot)) {
-                    for t in batch.tables.iter_mut().filter(|t| t.pages.len() > 2) {
-                        let last = t.pages.len() - 1;
-                        match self.mutation {
-                            Mutation::PageSwapped => t.pages.swap(0, last),
-                            _ => t.pages[0] = t.pages[1],
-                        }
-                        self.mark();
+            Mutation::PageSwapped | Mutation::PageSkipped if batch.rows.iter().any(|r| decodes(r.slot)) => {
+                for t in batch.tables.iter_mut().filter(|t| t.pages.len() > 2) {
+                    let last = t.pages.len() - 1;
+                    match self.mutation {
+                        Mutation::PageSwapped => t.pages.swap(0, last),
+                        _ => t.pages[0] = t.pages[1],
                     }
+                    self.mark();
                 }
             }
             Mutation::MaskOffByOne => {
@@ -226,50 +224,13 @@ enum GroupFault {
     Zeroed,
 }
 
-/// Spoils the scales of the first group of every row. Formats without groups have a block of one weight: there the
-/// first 32 columns stand for the group.
-fn change_scales(w: &Weight, fault: GroupFault) -> Result<Weight, Fault> {
-    let spoil = |row: &mut [u8], width: usize| match fault {
-        GroupFault::Shifted => row.copy_within(width..2 * width, 0),
-        GroupFault::Zeroed => row[..width].fill(0),
-    };
-    match w.data() {
-        WeightData::Affine(a) => {
-            let row = a.scales.len() / w.rows();
-            let change = |b: &Blob| {
-                let mut v = b.to_vec();
-                v.chunks_exact_mut(row).for_each(|r| spoil(r, a.scale_dtype.bytes()));
-                Blob::from_vec(v)
-            };
-            let Format::Affine { bits, group } = w.format() else {
-                return Err(Fault::new(w.name(), "an affine format", w.format().to_string()));
-            };
-            let data = Affine {
-                words: a.words.clone(),
-                scales: change(&a.scales),
-                biases: change(&a.biases),
-                scale_dtype: a.scale_dtype,
-            };
-            Weight::affine(w.name(), bits, group, (w.rows(), w.cols()), data)
-        }
-        WeightData::Blocks(b) => {
-            let mut v = b.to_vec();
-            let scale =
-                if w.format().block_weights() == 1 { 32 * w.format().block_bytes() } else { w.format().block_bytes() };
-            let row = b.len() / w.rows();
-            v.chunks_exact_mut(row).for_each(|r| spoil(r, scale.min(row / 2)));
-            Weight::blocks(w.name(), w.format(), w.rows(), w.cols(), Blob::from_vec(v))
-        }
-    }
-}
-
-/// A row of zeros adds nothing to the residual stream: what an accumulating kernel leaves when it stops a row early.
-fn zero_last_row(w: &Weight) -> Result<Weight, Fault> {
-    let clear = |b: &Blob| {
+/// `w` with what holds its scales put through `edit`, which is told the bytes of a scale: affine scales and biases, or
+/// whole blocks, in which the scale travels with its weights. Formats without groups have a block of one weight: there
+/// 32 columns stand for a group.
+fn edited(w: &Weight, edit: impl Fn(&mut [u8], usize)) -> Result<Weight, Fault> {
+    let change = |b: &Blob, scale: usize| {
         let mut v = b.to_vec();
-        let row = v.len() / w.rows();
-        let start = v.len() - row;
-        v[start..].fill(0);
+        edit(&mut v, scale);
         Blob::from_vec(v)
     };
     match w.data() {
@@ -277,16 +238,41 @@ fn zero_last_row(w: &Weight) -> Result<Weight, Fault> {
             let Format::Affine { bits, group } = w.format() else {
                 return Err(Fault::new(w.name(), "an affine format", w.format().to_string()));
             };
+            let scale = a.scale_dtype.bytes();
             let data = Affine {
                 words: a.words.clone(),
-                scales: clear(&a.scales),
-                biases: clear(&a.biases),
+                scales: change(&a.scales, scale),
+                biases: change(&a.biases, scale),
                 scale_dtype: a.scale_dtype,
             };
             Weight::affine(w.name(), bits, group, (w.rows(), w.cols()), data)
         }
-        WeightData::Blocks(b) => Weight::blocks(w.name(), w.format(), w.rows(), w.cols(), clear(b)),
+        WeightData::Blocks(b) => {
+            let columns = if w.format().block_weights() == 1 { 32 } else { 1 };
+            let blocks = change(b, columns * w.format().block_bytes());
+            Weight::blocks(w.name(), w.format(), w.rows(), w.cols(), blocks)
+        }
     }
+}
+
+/// Spoils the scales of the first group of every row.
+fn change_scales(w: &Weight, fault: GroupFault) -> Result<Weight, Fault> {
+    edited(w, |bytes, scale| {
+        let row = bytes.len() / w.rows();
+        let scale = scale.min(row / 2);
+        bytes.chunks_exact_mut(row).for_each(|r| match fault {
+            GroupFault::Shifted => r.copy_within(scale..2 * scale, 0),
+            GroupFault::Zeroed => r[..scale].fill(0),
+        });
+    })
+}
+
+/// A row of zeros adds nothing to the residual stream: what an accumulating kernel leaves when it stops a row early.
+fn zero_last_row(w: &Weight) -> Result<Weight, Fault> {
+    edited(w, |bytes, _| {
+        let start = bytes.len() - bytes.len() / w.rows();
+        bytes[start..].fill(0);
+    })
 }
 
 impl<B: Backend> Backend for Mutant<B> {

@@ -18,7 +18,7 @@ pub struct PhaseGap {
     pub measured_ns: f64,
     /// The least time that the measured ceilings allow.
     pub floor_ns: f64,
-    /// `100 * floor / measured`.
+    /// As the record has it: 100 is at the floor.
     pub percent_of_floor: f64,
     /// Which ceiling makes the floor.
     pub bound: Resource,
@@ -65,11 +65,15 @@ fn gap(name: &'static str, phase: &Phase) -> Result<PhaseGap, String> {
         Reading::Available(f) => f,
         Reading::Unavailable { why } => return Err(why.clone()),
     };
+    let percent_of_floor = match &phase.percent_of_floor {
+        Reading::Available(p) => *p,
+        Reading::Unavailable { why } => return Err(why.clone()),
+    };
     Ok(PhaseGap {
         phase: name,
         measured_ns: phase.ns.median,
         floor_ns: floor.ns,
-        percent_of_floor: 100.0 * floor.ns / phase.ns.median,
+        percent_of_floor,
         bound: floor.bound,
         removable_ns: (phase.ns.median - floor.ns).max(0.0),
         rate_tokens_per_s: phase.rate_tokens_per_s.median,

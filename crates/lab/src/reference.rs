@@ -1,7 +1,8 @@
 //! Scores of a sequence by an engine that sees all of it at once: what emitted tokens are judged by.
 //!
-//! Computing them is the larger part of a gate, and they depend on nothing but the weights' values, the tokens and the
-//! class. They are therefore kept in a folder under the digest of those three and of the scoring version.
+//! Computing them is the larger part of a gate, and they depend on nothing but the weights' values, the tokens, the
+//! class and the code that scores. They are therefore kept in a folder under the digest of those four. The code is told
+//! by the digest of the binary: a kernel that was mended is never judged by scores from before.
 
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -10,8 +11,8 @@ use tare_engine::{Engine, Event, PromptLogits, Request};
 
 use crate::LabError;
 
-/// Changed when the meaning of [`Score`] or the arithmetic of the reference changes.
-const VERSION: u32 = 1;
+/// Changed when the meaning of [`Score`] or of the key changes.
+const VERSION: u32 = 2;
 
 /// What the reference says about one emitted token, given everything before it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -44,7 +45,7 @@ struct Kept {
 /// A folder of scores.
 #[derive(Clone, Debug)]
 pub struct ReferenceStore {
-    folder: Option<PathBuf>,
+    kept: Option<(PathBuf, String)>,
 }
 
 /// What is scored.
@@ -61,9 +62,14 @@ pub struct Scoring<'a> {
 }
 
 impl ReferenceStore {
-    /// Scores kept in `folder`; with none, every score is computed anew.
-    pub fn new(folder: Option<PathBuf>) -> Self {
-        Self { folder }
+    /// Scores kept in `folder` for the build whose binary has the digest `build`.
+    pub fn at(folder: PathBuf, build: &str) -> Self {
+        Self { kept: Some((folder, build.to_string())) }
+    }
+
+    /// Nothing is kept: every score is computed anew.
+    pub fn none() -> Self {
+        Self { kept: None }
     }
 
     /// The scores: read when they are kept and intact, computed by `judge` otherwise. Says which.
@@ -78,8 +84,11 @@ impl ReferenceStore {
         let ids: Vec<u32> = what.input.iter().chain(what.emitted).copied().collect();
         let bytes: Vec<u8> = ids.iter().flat_map(|t| t.to_le_bytes()).collect();
         let ids_sha256 = sha256_hex(&bytes);
-        let key = format!("{VERSION} {} {} {ids_sha256} {}", what.weights_values_sha256, what.class, what.input.len());
-        let path = self.folder.as_ref().map(|f| f.join(format!("{}.json", sha256_hex(key.as_bytes()))));
+        let what_for = format!("{} {} {ids_sha256} {}", what.weights_values_sha256, what.class, what.input.len());
+        let path = self.kept.as_ref().map(|(folder, build)| {
+            let key = format!("{VERSION} {build} {what_for}");
+            folder.join(format!("{}.json", sha256_hex(key.as_bytes())))
+        });
         if let Some(scores) = path.as_deref().and_then(|p| read(p, what.emitted)) {
             return Ok((scores, true));
         }

@@ -10,6 +10,15 @@ use crate::LabError;
 /// Rows that the judge computes in one forward.
 const JUDGE_ROWS: usize = 256;
 
+/// Kernels of any bucket of `engine` that are only fallbacks, and why nothing better runs. Users are told.
+pub fn slow_paths(engine: &Engine) -> Vec<String> {
+    let all = engine.resolved().iter().flat_map(|r| r.fallbacks());
+    let mut told: Vec<String> = all.map(|(c, why)| format!("{} runs {}, a fallback: {why}", c.op, c.chosen)).collect();
+    told.sort_unstable();
+    told.dedup();
+    told
+}
+
 /// A model, a host and a plan: enough to build the engine under test, and engines like it.
 #[derive(Clone, Debug)]
 pub struct Rig<'m> {

@@ -1,6 +1,7 @@
 //! One arm of a campaign from end to end: warm up, clock the rounds, judge, write the record.
 
-use serde_json::json;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use tare_core::{Format, Reading};
 use tare_engine::Engine;
 use tare_evidence::gate::Judgement;
@@ -10,6 +11,7 @@ use tare_evidence::record::{About, Clock, Measured, Memory, Method, Role, Timing
 use tare_evidence::samples::{Emitted, RowTokens, Samples, TimedRound, Timing};
 use tare_evidence::{Draft, Record, Utc, canonical};
 use tare_formats::Role as Weights;
+use tare_model::CacheKind;
 use tare_model::planner::Resolved;
 use tare_ops::Op;
 use tare_probe::{Ceilings, Host, Quietness, ResidentMemory};
@@ -18,7 +20,7 @@ use crate::build_info::BuildInfo;
 use crate::clock::{self, Timed};
 use crate::gate::{Gate, Run};
 use crate::reference::ReferenceStore;
-use crate::rig::Rig;
+use crate::rig::{Rig, slow_paths};
 use crate::thresholds::Thresholds;
 use crate::work::ClockedRequest;
 use crate::{LabError, floor, host};
@@ -123,8 +125,9 @@ impl Weighing<'_> {
 
     fn record(&self, at: Utc, done: Finished) -> Result<Record, LabError> {
         let resolved = widest(&done.engine)?;
-        let plan = serde_json::to_value(&resolved.plan)
-            .map_err(|e| LabError::Judge(format!("the plan has no JSON form: {e}")))?;
+        let plan = plan_json(&done.engine, resolved)?;
+        let notes = self.notes(&done, streamed_bytes(resolved));
+        let threads = done.engine.info().threads;
         let work = self.work()?;
         let arm = self.arm(&done.engine, resolved, &canonical::digest(&plan))?;
         let demands = floor::demands(&resolved.plan, self.request);
@@ -134,7 +137,7 @@ impl Weighing<'_> {
                 warmups: done.warmups.iter().enumerate().map(|(n, t)| emitted(n, t)).collect(),
                 rounds: done.rounds.into_iter().enumerate().map(round).collect(),
             },
-            ceilings: host::record_ceilings(self.ceilings),
+            ceilings: host::record_ceilings(self.ceilings, threads),
             demands,
         };
         Ok(Record::seal(Draft {
@@ -145,7 +148,7 @@ impl Weighing<'_> {
                 created_at: at,
                 title: self.title.into(),
                 question: self.question.into(),
-                notes: notes(resolved, self.ceilings),
+                notes,
             },
             work,
             arm,
@@ -166,6 +169,7 @@ impl Weighing<'_> {
 
     fn work(&self) -> Result<Work, LabError> {
         let r = self.request;
+        let sampling = r.greedy();
         Ok(Work {
             weights_values_sha256: self.rig.model.values_digest()?,
             shape: self.rig.model.describe()?.name,
@@ -174,7 +178,7 @@ impl Weighing<'_> {
             output_lengths: vec![r.output_tokens as u32],
             prefill_logits: if r.all_prompt_logits { PrefillLogits::All } else { PrefillLogits::Last },
             rows: 1,
-            sampling: json!({ "temperature": 0.0 }),
+            sampling: json!({ "params": sampling.sampling, "seed": sampling.seed }),
             eos: EosRule::Ignore,
             depth: r.prefix.len() as u32,
             warmth: Warmth::Warm,
@@ -197,14 +201,14 @@ impl Weighing<'_> {
             cache: format!("{:?}", self.rig.plan.cache).to_lowercase(),
             page_tokens: Reading::Available(engine.counters().pool.page_tokens as u32),
             threads: Reading::Available(info.threads as u32),
-            isa: info.isa.levels().last().map_or("portable", |l| l.name()).into(),
+            isa: highest_level(engine),
             backend: info.name,
             streamed_bytes_per_token: Reading::Available(streamed),
             peer: None,
         })
     }
 
-    fn config(&self) -> serde_json::Value {
+    fn config(&self) -> Value {
         json!({
             "model": self.rig.model.describe().map(|d| d.spec).unwrap_or_default(),
             "plan": self.rig.plan,
@@ -219,13 +223,30 @@ impl Weighing<'_> {
         })
     }
 
+    /// What a reader of the figures must know.
+    fn notes(&self, done: &Finished, streamed_bytes: u64) -> Vec<String> {
+        let mut notes = vec![
+            "ceilings were measured apart from the rounds; every sample of them is here".to_string(),
+            "rounds follow each other in one process: they are no independent replicates".to_string(),
+        ];
+        if let Some((layers, head)) = done.rounds.first().map(|r| r.rows) {
+            notes.push(format!("a round computes {layers} rows in each layer and {head} in the head"));
+        }
+        if self.rig.plan.cache == CacheKind::Concatenate {
+            notes.push("memory.kv_bytes leaves out the copy that stands while a region grows".to_string());
+        }
+        notes.extend(slow_paths(&done.engine));
+        notes.extend(host::doubts(self.ceilings, &done.quiet, streamed_bytes));
+        notes
+    }
+
     fn method(&self) -> Method {
         let clock = Clock {
             source: "CLOCK_MONOTONIC".into(),
             inside: vec![
                 "handing the request to the engine (setup)".into(),
                 "admission, cache set-up, every forward, sampling, id and logit on the host".into(),
-                "release of the cache (release)".into(),
+                "release of the cache, in the step of the last token; what is left after it (release)".into(),
             ],
             outside: vec![
                 "loading, packing, compiling, tokenizing".into(),
@@ -236,7 +257,7 @@ impl Weighing<'_> {
             timing_contract: TimingContract {
                 device: Reading::unavailable("the CPU backend has no clock of its own"),
                 request: Reading::Available(clock),
-                wall: Reading::unavailable("one process made all rounds; it is timed as a whole by campaigns"),
+                wall: Reading::unavailable("the request clock alone was read"),
             },
             scheme: "solo".into(),
             order: vec![vec![self.rig.plan.name.clone()]; self.rounds],
@@ -271,17 +292,28 @@ fn streamed_bytes(resolved: &Resolved) -> u64 {
     plan.calls.iter().filter_map(|c| linear(&c.op)).sum()
 }
 
-/// What a reader of the figures must know.
-fn notes(resolved: &Resolved, ceilings: &Ceilings) -> Vec<String> {
-    let mut notes = vec![
-        "ceilings were measured apart from the rounds, once per boot; every sample of them is here".to_string(),
-        "rounds follow each other in one process: they are no independent replicates".to_string(),
-    ];
-    notes.extend(resolved.fallbacks().map(|(c, why)| format!("{} runs {}: {why}", c.op, c.chosen)));
-    if ceilings.threads == 0 {
-        notes.push("no ceiling was measured".into());
-    }
-    notes
+/// What ran: the operator calls of the widest bucket in full, and of every bucket its kernels, each with the number of
+/// calls that it takes, and the digest of its plan.
+fn plan_json(engine: &Engine, widest: &Resolved) -> Result<Value, LabError> {
+    let kernels = |r: &Resolved| {
+        let mut calls = BTreeMap::<String, usize>::new();
+        r.plan.calls.iter().for_each(|c| *calls.entry(c.kernel.clone()).or_default() += 1);
+        calls
+    };
+    let bucket = |r: &Resolved| json!({ "bucket": r.plan.bucket, "sha256": r.digest, "kernels": kernels(r) });
+    let whole =
+        serde_json::to_value(&widest.plan).map_err(|e| LabError::Judge(format!("the plan has no JSON form: {e}")))?;
+    Ok(json!({ "buckets": engine.resolved().iter().map(bucket).collect::<Vec<_>>(), "widest": whole }))
+}
+
+/// The highest level that any kernel of any bucket needs: not what the host has, but what ran.
+fn highest_level(engine: &Engine) -> String {
+    let used = |level: &str| {
+        let mut calls = engine.resolved().iter().flat_map(|r| &r.plan.calls);
+        calls.any(|c| c.kernel.rsplit('.').next() == Some(level))
+    };
+    let isa = engine.info().isa;
+    isa.levels().iter().rev().map(|l| l.name()).find(|l| used(l)).unwrap_or("portable").to_string()
 }
 
 fn emitted(round: usize, t: &Timed) -> Emitted {

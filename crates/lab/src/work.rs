@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use tare_core::Fault;
+use tare_engine::{PromptLogits, Request};
 
 /// A request of exact length: the end-of-sequence rule is `ignore`, sampling is greedy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,6 +38,14 @@ impl ClockedRequest {
         let prefix = ids.by_ref().take(depth).collect();
         let prompt = ids.collect();
         Ok(Self { prefix, prompt, output_tokens, all_prompt_logits: false })
+    }
+
+    /// The request as the engine takes it, prefix and prompt in one.
+    pub fn greedy(&self) -> Request {
+        Request {
+            prompt_logits: if self.all_prompt_logits { PromptLogits::All } else { PromptLogits::Last },
+            ..Request::greedy(self.input(), self.output_tokens)
+        }
     }
 
     /// Prefix and prompt.

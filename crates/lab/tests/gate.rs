@@ -25,7 +25,7 @@ impl Scene {
     fn new(lengths: Lengths) -> Self {
         let model = Model::open("synthetic:qwen3-tiny?format=w4g128").unwrap();
         let request = ClockedRequest::drawn(lengths, model.config().vocab, 1).unwrap();
-        Self { model, request, thresholds: Thresholds::built_in().unwrap(), store: ReferenceStore::new(None) }
+        Self { model, request, thresholds: Thresholds::built_in().unwrap(), store: ReferenceStore::none() }
     }
 
     fn rig(&self, plan: &str, class: &str) -> Rig<'_> {
@@ -92,6 +92,15 @@ fn a_request_at_a_depth_is_judged_from_its_first_token() {
 }
 
 #[test]
+fn a_depth_that_was_not_reached_has_no_time() {
+    let mut scene = Scene::new(Lengths { depth: 24, ..LENGTHS });
+    scene.request.all_prompt_logits = true;
+    let mut engine = scene.rig("paged", "w4a16").engine().unwrap();
+    let error = clock(&mut engine, &scene.request).unwrap_err().to_string();
+    assert!(error.contains("0 tokens in the cache where its depth is 24"), "{error}");
+}
+
+#[test]
 fn a_logit_that_is_off_by_its_last_bit_is_a_miss() {
     let scene = Scene::new(LENGTHS);
     let report = scene.judge(&scene.rig("paged", "w4a16"), |runs| {
@@ -144,7 +153,7 @@ fn kept_scores_are_read_instead_of_computed() {
     let scene = Scene::new(LENGTHS);
     let rig = scene.rig("paged", "w4a16");
     let folder = tempfile::tempdir().unwrap();
-    let store = ReferenceStore::new(Some(folder.path().join("references")));
+    let store = ReferenceStore::at(folder.path().join("references"), "this build");
     let (input, digest) = (scene.request.input(), scene.model.values_digest().unwrap());
     let emitted = [7, 8, 9];
     let what = Scoring { weights_values_sha256: &digest, class: "f32", input: &input, emitted: &emitted };
@@ -164,6 +173,9 @@ fn kept_scores_are_read_instead_of_computed() {
         let error = store.scores(other, never).unwrap_err().to_string();
         assert!(error.contains("asked again"), "{error}");
     }
+    let other_build = ReferenceStore::at(folder.path().join("references"), "another build");
+    let error = other_build.scores(what, never).unwrap_err().to_string();
+    assert!(error.contains("asked again"), "{error}");
     // A file that was cut short is computed anew.
     let file = std::fs::read_dir(folder.path().join("references")).unwrap().next().unwrap().unwrap().path();
     std::fs::write(&file, &std::fs::read(&file).unwrap()[..40]).unwrap();
