@@ -3,6 +3,9 @@
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use std::path::PathBuf;
 
+/// The model that is measured when nobody names one: nothing to download, the same bytes on every host.
+pub(crate) const MEASURED_MODEL: &str = "synthetic:qwen3-0.6b?format=w4g128";
+
 /// Run, chat with, serve and weigh language models.
 #[derive(Debug, Parser)]
 #[command(
@@ -58,9 +61,13 @@ pub(crate) enum Command {
     /// Render a chat template
     Template(TemplateArgs),
     /// Check and list records
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "EXAMPLES\n  tare ledger verify evidence --committed     as the repository's own records are checked\n  tare ledger list"
+    )]
     Ledger(LedgerCommand),
     /// Print shell completions
+    #[command(after_help = "EXAMPLES\n  tare completions bash > ~/.local/share/bash-completion/completions/tare")]
     Completions {
         /// The shell.
         shell: clap_complete::Shell,
@@ -229,7 +236,7 @@ pub(crate) struct WorkArgs {
     #[arg(short, long, default_value_t = 0, value_name = "N")]
     pub(crate) depth: usize,
     /// Timed rounds
-    #[arg(short, long, default_value_t = 5, value_name = "N")]
+    #[arg(short, long, default_value_t = 5, value_name = "N", value_parser = at_least_one)]
     pub(crate) rounds: usize,
     /// Logits computed in prefill: of the last prompt token or of all
     #[arg(long, value_enum, default_value_t = PrefillLogits::Last)]
@@ -238,8 +245,17 @@ pub(crate) struct WorkArgs {
     #[arg(long, default_value_t = 0)]
     pub(crate) seed: u64,
     /// A JSON file with an array of token ids instead of drawn ones
-    #[arg(long, value_name = "FILE.json", value_hint = ValueHint::FilePath)]
+    #[arg(long, value_name = "FILE.json", conflicts_with = "prompt_tokens", value_hint = ValueHint::FilePath)]
     pub(crate) ids: Option<PathBuf>,
+}
+
+/// A count that must not be 0: a measurement without a round has no figure.
+fn at_least_one(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("at least 1".to_string()),
+        Ok(n) => Ok(n),
+        Err(e) => Err(e.to_string()),
+    }
 }
 
 /// Which logits prefill computes.
@@ -277,7 +293,7 @@ pub(crate) struct ClockArgs {
     tare next -m smollm2-135m -p 256 -n 33")]
 pub(crate) struct NextArgs {
     /// Folder, .gguf file, pulled name or synthetic:NAME
-    #[arg(short, long, value_name = "MODEL", default_value = "synthetic:qwen3-0.6b?format=w4g128")]
+    #[arg(short, long, value_name = "MODEL", default_value = MEASURED_MODEL)]
     pub(crate) model: String,
     #[command(flatten)]
     pub(crate) how: HowArgs,
@@ -298,7 +314,7 @@ pub(crate) struct NextArgs {
 )]
 pub(crate) struct MutateArgs {
     /// Folder, .gguf file, pulled name or synthetic:NAME
-    #[arg(short, long, value_name = "MODEL", default_value = "synthetic:qwen3-0.6b?format=w4g128")]
+    #[arg(short, long, value_name = "MODEL", default_value = MEASURED_MODEL)]
     pub(crate) model: String,
     #[command(flatten)]
     pub(crate) how: HowArgs,
@@ -341,8 +357,17 @@ pub(crate) struct PullArgs {
 #[command(after_help = "EXAMPLES\n  tare inspect synthetic:qwen3-4b\n  tare inspect smollm2-135m --json")]
 pub(crate) struct InspectArgs {
     /// Folder, .gguf file, pulled name or synthetic:NAME
-    #[arg(value_name = "MODEL")]
-    pub(crate) model: String,
+    #[arg(value_name = "MODEL", value_hint = ValueHint::AnyPath)]
+    pub(crate) model: Option<String>,
+    /// The model, as a flag
+    #[arg(
+        short = 'm',
+        long = "model",
+        value_name = "MODEL",
+        conflicts_with = "model",
+        required_unless_present = "model"
+    )]
+    pub(crate) named: Option<String>,
     /// Arithmetic class whose KV cache is counted [default: the one of the file's format]
     #[arg(long, value_name = "CLASS")]
     pub(crate) class: Option<String>,
@@ -386,10 +411,10 @@ pub(crate) struct QuantizeArgs {
 /// `tare doctor`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "EXAMPLES\n  tare doctor\n  tare doctor -m smollm2-135m --plan paged     also which kernel runs each operator, and why"
+    after_help = "EXAMPLES\n  tare doctor\n  tare doctor --plan paged                    also which kernel runs each operator, and why\n  tare doctor -m smollm2-135m --class f32"
 )]
 pub(crate) struct DoctorArgs {
-    /// Show the kernels chosen for this model
+    /// Show the kernels chosen for this model [default with --plan or --class: the one of `tare next`]
     #[arg(short, long, value_name = "MODEL")]
     pub(crate) model: Option<String>,
     #[command(flatten)]
@@ -509,6 +534,9 @@ pub(crate) enum LedgerCommand {
     Verify {
         /// A record or a folder of records
         path: PathBuf,
+        /// Also refuse records from trees with uncommitted changes
+        #[arg(long)]
+        committed: bool,
         /// As JSON
         #[arg(long)]
         json: bool,
@@ -525,7 +553,7 @@ pub(crate) enum LedgerCommand {
     Compare {
         /// A record
         first: PathBuf,
-        /// Another
+        /// Another record
         second: PathBuf,
     },
 }

@@ -6,6 +6,7 @@ use tare_core::Fault;
 use tare_cpu::{CpuBackend, CpuConfig, detect_isa};
 use tare_engine::{Engine, EngineConfig};
 use tare_formats::TokenizerSource;
+use tare_lab::slow_paths;
 use tare_model::{Model, PlanSpec};
 use tare_ops::{Class, Isa};
 use tare_probe::Host;
@@ -78,7 +79,7 @@ impl How {
         self.engine_for(model, 1, 1)
     }
 
-    /// An engine for several sequences at a time.
+    /// An engine for several sequences at a time. Kernels that are only fallbacks are named to the user.
     pub(crate) fn engine_for(&self, model: &Model, max_sequences: usize, max_queue: usize) -> Result<Engine> {
         let config = EngineConfig {
             plan: self.plan.clone(),
@@ -90,7 +91,11 @@ impl How {
             max_queue,
         };
         let backend = CpuBackend::new(self.cpu.clone())?;
-        Ok(Engine::new(model, Box::new(backend), config)?)
+        let engine = Engine::new(model, Box::new(backend), config)?;
+        for slow in slow_paths(&engine) {
+            eprintln!("tare: {slow}");
+        }
+        Ok(engine)
     }
 }
 

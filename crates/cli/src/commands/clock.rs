@@ -64,7 +64,15 @@ pub(crate) fn print(done: &Weighed) {
             println!("  between tokens  p50 {}  p90 {}  p99 {}  max {} ms", ms(p.p50), ms(p.p90), ms(p.p99), ms(p.max));
         }
     }
+    notes(&done.record);
     println!("  record   {}", done.path.display());
+}
+
+/// What a reader must know to read the figures: slow paths, a busy host, caches.
+pub(crate) fn notes(record: &Record) {
+    for note in &record.about.notes {
+        println!("  note     {note}");
+    }
 }
 
 /// The verdict of the gate, one line, and each miss.

@@ -7,7 +7,7 @@ use tare_engine::Engine;
 use tare_probe::ceilings::{Ceilings, Effort, Origin};
 use tare_probe::{Host, Quietness};
 
-use crate::args::DoctorArgs;
+use crate::args::{DoctorArgs, MEASURED_MODEL};
 use crate::settings::Settings;
 use crate::setup::{How, cpu_config, open_model};
 use crate::weighing::{ceilings, spinner};
@@ -29,7 +29,9 @@ pub(crate) fn run(args: &DoctorArgs, settings: &Settings) -> Result<()> {
         ceilings(settings, &host)
     };
     let quiet = Quietness::observe(std::time::Duration::from_millis(300));
-    let engine = match &args.model {
+    // A plan or a class means something for a model only: without one, for the model of `tare next`.
+    let asks = args.how.plan.is_some() || args.how.class.is_some() || args.how.context.is_some();
+    let engine = match args.model.as_deref().or(asks.then_some(MEASURED_MODEL)) {
         Some(name) => {
             let model = open_model(name, settings)?;
             Some(How::of(&args.how, &model, None)?.engine(&model)?)

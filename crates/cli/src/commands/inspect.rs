@@ -1,6 +1,6 @@
 //! `tare inspect`: what a model is, what a token costs, how long a context may be.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use tare_core::Reading;
 use tare_core::units::{grouped, human_bytes};
 use tare_model::inspect::{Inspect, Question};
@@ -15,7 +15,9 @@ const GIB: f64 = (1u64 << 30) as f64;
 
 /// Runs the command.
 pub(crate) fn run(args: &InspectArgs, settings: &Settings) -> Result<()> {
-    let model = open_model(&args.model, settings)?;
+    // The command line demands one of the two.
+    let name = args.model.as_ref().or(args.named.as_ref()).context("expected a model, found none: name one")?;
+    let model = open_model(name, settings)?;
     let (usable_bytes, source) = match args.memory_gib {
         Some(g) => (Reading::Available((g * GIB) as u64), "--memory-gib"),
         None => (Host::read().memory.available_bytes, "the host (MemAvailable)"),

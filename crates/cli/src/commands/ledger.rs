@@ -11,14 +11,16 @@ use crate::settings::Settings;
 /// Runs the command.
 pub(crate) fn run(command: &LedgerCommand, settings: &Settings) -> Result<()> {
     match command {
-        LedgerCommand::Verify { path, json } => check(path, *json),
+        LedgerCommand::Verify { path, committed, json } => {
+            check(path, if *committed { Strictness::Committed } else { Strictness::Scratch }, *json)
+        }
         LedgerCommand::List { path, json } => list(path.as_deref().unwrap_or(&settings.scratch_ledger()), *json),
         LedgerCommand::Compare { first, second } => same_work(first, second),
     }
 }
 
-fn check(path: &Path, as_json: bool) -> Result<()> {
-    let report = verify(path, Strictness::Scratch)?;
+fn check(path: &Path, strictness: Strictness, as_json: bool) -> Result<()> {
+    let report = verify(path, strictness)?;
     if as_json {
         let findings: Vec<_> =
             report.findings.iter().map(|f| json!({ "path": f.path, "fault": f.fault.to_string() })).collect();

@@ -6,7 +6,7 @@ use serde_json::json;
 use tare_lab::next::{Findings, findings};
 
 use crate::args::NextArgs;
-use crate::commands::clock::{gate, refuse_failed};
+use crate::commands::clock::{gate, notes, refuse_failed};
 use crate::settings::Settings;
 use crate::setup::open_model;
 use crate::weighing::{Named, Weighed, request, rig, weigh};
@@ -60,5 +60,6 @@ fn print(done: &Weighed, found: Option<&Findings>) {
         }
         println!("next: {}", f.advice);
     }
+    notes(&done.record);
     println!("record: {}", done.path.display());
 }

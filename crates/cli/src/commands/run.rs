@@ -21,24 +21,28 @@ pub(crate) fn run(args: &RunArgs, settings: &Settings) -> Result<()> {
     let tokenizer = if args.ids.is_some() { tokenizer(&model).ok() } else { Some(tokenizer(&model)?) };
     let prompt = prompt(args, &model, tokenizer.as_ref())?;
     let how = How::of(&args.model.how, &model, None)?;
-    let room = how.context.saturating_sub(prompt.len());
+    let room = how.context.saturating_sub(prompt.len()).max(1);
     let mut engine = how.engine(&model)?;
     let interrupt = Interrupt::listen()?;
     let request = Request {
         sampling: sampling(&args.sample),
         seed: args.sample.seed,
         stop_tokens: if args.ignore_eos { Vec::new() } else { model.config().eos.clone() },
-        ..Request::greedy(prompt, args.max_tokens.min(room.max(1)))
+        ..Request::greedy(prompt, args.max_tokens.min(room))
     };
     let mut out = std::io::stdout().lock();
     let text = Text { tokenizer: tokenizer.as_ref(), stop: &args.stop };
-    let done = answer(&mut engine, request, &text, &interrupt, &mut |piece| {
+    let mut done = answer(&mut engine, request, &text, &interrupt, &mut |piece| {
         if !args.json {
             out.write_all(piece.as_bytes())?;
             out.flush()?;
         }
         Ok(())
     })?;
+    // Fewer tokens than were asked for, because no more fit: the context ended the answer, not the length.
+    if done.finish == "length" && args.max_tokens > room {
+        done.finish = "context";
+    }
     if args.json {
         writeln!(out, "{}", as_json(&done, tokenizer.is_some()))?;
         return Ok(());
