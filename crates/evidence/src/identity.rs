@@ -11,11 +11,13 @@ use tare_core::{Fault, Reading};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Work {
-    /// SHA-256 over the *values* of the weights, so that two files of the same numbers are the same work.
+    /// SHA-256 that stands for the values of the weights: over role, format, shape and packed bytes of each, so that the
+    /// same packed numbers are the same work whatever file they are in. For a synthetic model it is that of the
+    /// generator's version and the written-out spec, which fix every byte.
     pub weights_values_sha256: String,
     /// Name of the published shape, such as `qwen3-0.6b`.
     pub shape: String,
-    /// SHA-256 of the canonical JSON of the list of lists of prompt ids, `[rows][prompt]`.
+    /// SHA-256 of the canonical JSON of the list of lists of prompt ids, `[rows][depth + prompt]`.
     pub prompt_ids_sha256: String,
     /// Prompt tokens of each row, `[rows]`.
     pub prompt_lengths: Vec<u32>,
@@ -25,7 +27,7 @@ pub struct Work {
     pub prefill_logits: PrefillLogits,
     /// Requests that run together.
     pub rows: u32,
-    /// Sampler settings as the engine prints them, the seed included.
+    /// Sampler settings as the engine has them, the seed included.
     pub sampling: Value,
     /// What an end-of-sequence token does.
     pub eos: EosRule,
@@ -79,7 +81,7 @@ pub struct Arm {
     pub class: String,
     /// Weight format of the layers, such as `w4g128`.
     pub file_format: String,
-    /// SHA-256 of the model's bytes as they were read.
+    /// SHA-256 of the model's weights as they were read; today as `work.weights_values_sha256`.
     pub file_sha256: String,
     /// Weight format of the output head.
     pub head_format: String,
@@ -91,7 +93,7 @@ pub struct Arm {
     /// Threads that compute.
     #[schemars(with = "ReadingShape<u32>")]
     pub threads: Reading<u32>,
-    /// Instruction set chosen at load.
+    /// Highest instruction-set level that a kernel of the plan needs.
     pub isa: String,
     /// `cpu`, `cuda` or the peer's.
     pub backend: String,

@@ -90,7 +90,8 @@ pub enum Role {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ResolvedPlan {
-    /// Every operator call bound to its kernel, as the planner resolved it.
+    /// What the planner resolved: the calls of the widest bucket, each bound to its kernel, and for every bucket the
+    /// digest of its plan and its kernels with the number of their calls.
     pub resolved: Value,
     /// Canonical digest of `resolved`.
     pub sha256: String,
@@ -139,23 +140,23 @@ pub struct Clock {
     pub outside: Vec<String>,
 }
 
-/// Where memory went, in bytes, at its peak within the request.
+/// Where memory went, in bytes: peaks where they are counted, resident memory as it was after the last round.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Memory {
     /// Peak of the allocator during the request.
     #[schemars(with = "ReadingShape<u64>")]
     pub allocator_peak_bytes: Reading<u64>,
-    /// Resident memory without a file behind it.
+    /// Resident memory without a file behind it, after the last round.
     #[schemars(with = "ReadingShape<u64>")]
     pub anonymous_rss_bytes: Reading<u64>,
-    /// Resident memory of mapped files.
+    /// Resident memory of mapped files, after the last round.
     #[schemars(with = "ReadingShape<u64>")]
     pub file_rss_bytes: Reading<u64>,
     /// Memory of the device.
     #[schemars(with = "ReadingShape<u64>")]
     pub device_bytes: Reading<u64>,
-    /// KV cache.
+    /// KV cache at its fullest.
     #[schemars(with = "ReadingShape<u64>")]
     pub kv_bytes: Reading<u64>,
 }
@@ -212,7 +213,7 @@ pub struct Draft {
     pub arm: Arm,
     /// On what, by what, from what.
     pub provenance: Provenance,
-    /// Every operator call bound to its kernel.
+    /// What the planner resolved.
     pub plan: Value,
     /// How times were taken.
     pub method: Method,

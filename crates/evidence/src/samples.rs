@@ -49,13 +49,13 @@ pub struct TimedRound {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Timing {
-    /// Set-up of the cache.
+    /// Until the request was handed over; a cache that is set up later is in `prefill_ns`.
     pub setup_ns: u64,
     /// From the end of set-up until the first id of every row is on the host.
     pub prefill_ns: u64,
     /// One step each, from the ids of the step before to its own, `[N - 1]`.
     pub token_ns: Vec<u64>,
-    /// Release of the cache.
+    /// From the last id to the end of the request; a cache that is released with the last step is in its time.
     pub release_ns: u64,
     /// CPU time of the main thread within the round.
     #[schemars(with = "ReadingShape<u64>")]
