@@ -3,6 +3,8 @@
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use std::path::PathBuf;
 
+use crate::pull::DEFAULT_REVISION;
+
 /// The model that is measured when nobody names one: nothing to download, the same bytes on every host.
 pub(crate) const MEASURED_MODEL: &str = "synthetic:qwen3-0.6b?format=w4g128";
 
@@ -345,7 +347,7 @@ pub(crate) struct PullArgs {
     #[arg(long, value_name = "URL")]
     pub(crate) endpoint: Option<String>,
     /// Branch, tag or commit
-    #[arg(long, default_value = "main", value_name = "REV")]
+    #[arg(long, default_value = DEFAULT_REVISION, value_name = "REV")]
     pub(crate) revision: String,
     /// What was fetched, as JSON
     #[arg(long)]

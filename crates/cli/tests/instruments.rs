@@ -194,6 +194,7 @@ fn inspect_counts_what_a_token_costs() {
     assert_eq!(v["token"]["streamed_bytes_bf16"], 8_044_544_000u64);
     assert_eq!(v["token"]["bits_per_weight"], 4.25);
     assert_eq!(v["token"]["kv_bytes"], 147_456);
+    assert_eq!(home.json(&["inspect", "-m", "synthetic:qwen3-4b?format=w4g128", "--json"])["token"], v["token"]);
     let said = home.run(&["inspect", "synthetic:qwen3-4b"]).success();
     let said = String::from_utf8_lossy(&said.get_output().stdout).into_owned();
     for figure in ["4,022,272,000", "8.045 GFLOP", "8.045 GB in BF16", "147,456"] {

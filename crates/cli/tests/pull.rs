@@ -44,6 +44,9 @@ fn a_model_arrives_whole_and_only_what_it_needs() {
     pull(&home, &hub).success();
     home.json(&["pull", REPOSITORY, "--offline", "--json"]);
     assert_eq!(hub.seen("model.safetensors").len(), 1);
+    // Another revision is not what lies here, and is not taken for it.
+    let error = home.refused(&["pull", REPOSITORY, "--offline", "--revision", "v2"]);
+    assert!(error.contains("expected revision v2") && error.contains("remove that folder"), "{error}");
 }
 
 #[test]

@@ -88,6 +88,17 @@ fn a_clocked_request_is_gated_timed_and_kept() {
     assert_eq!((&listed[0]["id"], &listed[0]["passed"]), (&v["id"], &json!(true)));
 }
 
+#[test]
+fn a_request_that_cannot_be_weighed_is_refused_before_it_runs() {
+    let home = Home::new();
+    assert!(home.refused(&clock_args("0", &[])).contains("at least 1"));
+    let error = home.refused(&clock_args("1", &["--ids", "prompt.json"]));
+    assert!(error.contains("cannot be used with"), "{error}");
+    let error = home.refused(&clock_args("1", &["-d", "8", "--prefill-logits", "all"]));
+    assert!(error.contains("0 tokens in the cache where its depth is 8"), "{error}");
+    assert!(files(&home.path("records")).is_empty());
+}
+
 /// Changes a written record, gives it the id that its content has now and signs the folder anew.
 fn forge(record: &Path, change: impl FnOnce(&mut Value)) -> PathBuf {
     let mut v: Value = tare_testkit::json(record);

@@ -52,7 +52,13 @@ pub(crate) fn fetch(wanted: &Wanted<'_>, repository: &str, only: Option<&str>, p
         let sha256 = fetcher.file(r, parts)?;
         files.push(FileEntry { path: r.path.clone(), bytes: r.bytes, sha256 });
     }
-    Ok(Manifest { name: wanted.name.into(), source: repository.into(), revision: listing.sha, files })
+    Ok(Manifest {
+        name: wanted.name.into(),
+        source: repository.into(),
+        revision: listing.sha,
+        asked: Some(wanted.revision.into()),
+        files,
+    })
 }
 
 /// The files of a model: all safetensors with the JSON and Jinja files beside them, or the one file that was named, or

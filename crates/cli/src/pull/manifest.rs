@@ -4,6 +4,8 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
+use super::DEFAULT_REVISION;
+
 const NAME: &str = "tare-pull.json";
 
 /// The contents of a pulled folder.
@@ -16,6 +18,9 @@ pub(crate) struct Manifest {
     pub(crate) source: String,
     /// Commit or version.
     pub(crate) revision: String,
+    /// The branch, tag or commit of a repository that was asked for.
+    #[serde(default)]
+    pub(crate) asked: Option<String>,
     /// Its files.
     pub(crate) files: Vec<FileEntry>,
 }
@@ -33,6 +38,11 @@ pub(crate) struct FileEntry {
 }
 
 impl Manifest {
+    /// Whether it is what asking for `revision` gave.
+    pub(crate) fn answers(&self, revision: &str) -> bool {
+        self.revision == revision || self.asked.as_deref().unwrap_or(DEFAULT_REVISION) == revision
+    }
+
     /// Writes it into `folder`.
     pub(crate) fn write(&self, folder: &Path) -> Result<()> {
         let path = folder.join(NAME);

