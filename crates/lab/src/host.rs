@@ -3,6 +3,7 @@
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
+use tare_core::units::human_bytes;
 use tare_core::{Fault, Reading};
 use tare_evidence::floor::{Ceiling, CeilingSample, Resource};
 use tare_evidence::provenance;
@@ -122,8 +123,10 @@ pub fn doubts(ceilings: &Ceilings, quiet: &Quietness, streamed_bytes: u64) -> Ve
         && streamed_bytes <= *l3
     {
         doubts.push(format!(
-            "the {streamed_bytes} bytes that a token streams fit in the {l3} bytes of L3, which the byte ceiling does \
-             not: a warm decode may pass 100 % of that floor"
+            "the {} that a token streams fit in the {} of L3, which the byte ceiling does not: a warm decode may pass \
+             100 % of that floor",
+            human_bytes(streamed_bytes),
+            human_bytes(*l3)
         ));
     }
     doubts

@@ -71,7 +71,7 @@ pub(crate) fn pull(wanted: &Wanted<'_>) -> Result<(PathBuf, Manifest)> {
     }
     let manifest = match &source {
         Source::Hub { repository, only } => hub::fetch(wanted, repository, only.as_deref(), &parts)?,
-        Source::Package(p) => package::fetch(p, &parts)?,
+        Source::Package(p) => package::fetch(p, wanted, &parts)?,
     };
     manifest.write(&parts)?;
     std::fs::rename(&parts, &folder)

