@@ -21,7 +21,9 @@ pub(crate) const MEASURED_MODEL: &str = "synthetic:qwen3-0.6b?format=w4g128";
         tare chat -m smollm2-135m\n  \
         tare serve -m smollm2-135m                  OpenAI-compatible server on 127.0.0.1:8080\n\n\
         A MODEL is a folder with config.json and safetensors, a .gguf file, the name of a pulled model,\n\
-        or synthetic:NAME (qwen3-0.6b, -1.7b, -4b, -8b, -tiny, llama-tiny) with ?format=w4g128&seed=1."
+        or synthetic:NAME (qwen3-0.6b, -1.7b, -4b, -8b, -tiny, llama-tiny) with ?format=w4g128&seed=1.\n\n\
+        Models, ceilings, reference scores and records are kept in the folder that TARE_HOME names,\n\
+        else in tare under XDG_DATA_HOME or ~/.local/share."
 )]
 pub(crate) struct Cli {
     /// What to do.

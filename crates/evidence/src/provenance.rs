@@ -75,13 +75,14 @@ pub struct Software {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Source {
-    /// SHA-256 over the tracked files, path-sorted.
+    /// SHA-256 over the lines `sha256  path`, sorted by path, of every file under Cargo.toml, Cargo.lock, crates, plans,
+    /// gates.toml and .cargo: what the binary is built from.
     #[schemars(with = "ReadingShape<String>")]
     pub tree_sha256: Reading<String>,
     /// The commit checked out.
     #[schemars(with = "ReadingShape<String>")]
     pub commit: Reading<String>,
-    /// Whether tracked files differed from that commit; a tree that cannot say counts as dirty.
+    /// Whether any file differed from that commit or was unknown to it; a tree that cannot say counts as dirty.
     #[schemars(with = "ReadingShape<bool>")]
     pub dirty: Reading<bool>,
 }
