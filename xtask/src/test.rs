@@ -19,15 +19,22 @@ pub(crate) fn run(root: &Path, require_assets: bool) -> Result<()> {
     }
     let mut tally = Tally::default();
     cargo_test(root, &["--workspace", "--no-fail-fast"], &mut tally)?;
+    let mut unread = 0;
     if let Err(e) = &assets {
         println!("SKIPPING the tests that read fetched assets: {e:#}");
     } else {
         let mut fetched = Tally::default();
         cargo_test(root, &["--workspace", "--no-fail-fast", "--tests", "--", "--ignored", "fetched_"], &mut fetched)?;
         tally.take_over(&fetched);
+        unread = if fetched.passed + fetched.failed == 0 { 1 } else { tally.without_their_assets() };
     }
     tally.print_skipped();
     println!("{tally}");
+    if unread > 0 {
+        bail!(
+            "the assets are here and {unread} or more tests that need them did not run: their names must begin with fetched_"
+        );
+    }
     if tally.failed > 0 { bail!("{} tests failed", tally.failed) } else { Ok(()) }
 }
 
@@ -93,6 +100,11 @@ impl Tally {
         self.ignored.retain(|name, _| !fetched(name));
     }
 
+    /// Tests that still wait for assets after the run over those that read them.
+    fn without_their_assets(&self) -> usize {
+        self.ignored.values().filter(|reason| reason.contains("fetched assets")).count()
+    }
+
     /// Names what was not run, by reason.
     fn print_skipped(&self) {
         let mut by_reason: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
@@ -147,5 +159,15 @@ test result: FAILED. 7 passed; 2 failed; 0 ignored; 0 measured; 5 filtered out; 
         ));
         assert_eq!(t.to_string(), "9 passed, 2 failed, 2 skipped");
         assert_eq!(t.ignored.keys().collect::<Vec<_>>(), ["a::gpu_sum", "plain"]);
+    }
+
+    #[test]
+    fn a_test_that_waits_for_assets_under_another_name_is_noticed() {
+        let mut t = tally("test reads_a_model ... ignored, needs fetched assets: cargo xtask fetch\n");
+        t.take_over(&Tally::default());
+        assert_eq!(t.without_their_assets(), 1);
+        let mut t = tally(FIRST);
+        t.take_over(&Tally::default());
+        assert_eq!(t.without_their_assets(), 0);
     }
 }

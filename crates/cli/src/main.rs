@@ -20,6 +20,10 @@ use clap::{CommandFactory, Parser};
 use settings::Settings;
 use std::process::ExitCode;
 
+/// Counts, so that records can say what a request allocated at its peak.
+#[global_allocator]
+static ALLOCATOR: tare_probe::allocator::Counting = tare_probe::allocator::Counting;
+
 fn main() -> ExitCode {
     match run(&Cli::parse().command) {
         Ok(()) => ExitCode::SUCCESS,

@@ -8,6 +8,7 @@
 use std::time::Instant;
 use tare_core::Reading;
 use tare_engine::{Engine, Event, FinishReason, Request, Retained};
+use tare_probe::allocator;
 use tare_probe::clock::thread_cpu_ns;
 
 use crate::LabError;
@@ -26,6 +27,8 @@ pub struct Timed {
     pub release_ns: u64,
     /// Processor time of the thread that drives the engine, over the request.
     pub main_thread_cpu_ns: Reading<u64>,
+    /// The most bytes that were allocated at once between submitting and release, whatever was allocated before included.
+    pub allocator_peak_bytes: Reading<u64>,
     /// The tokens drawn.
     pub ids: Vec<u32>,
     /// The F32 logit of each.
@@ -46,6 +49,7 @@ pub fn clock(engine: &mut Engine, request: &ClockedRequest) -> Result<Timed, Lab
     let asked = Request { resume: prefix, ..request.greedy() };
     let mut seen = Seen::with_capacity(request.output_tokens);
     let before = engine.counters();
+    allocator::reset_peak();
     let cpu = thread_cpu_ns();
     let start = Instant::now();
     engine.submit(asked)?;
@@ -59,6 +63,7 @@ pub fn clock(engine: &mut Engine, request: &ClockedRequest) -> Result<Timed, Lab
     }
     let end_ns = start.elapsed().as_nanos() as u64;
     let cpu_after = thread_cpu_ns();
+    let allocator_peak_bytes = allocator::peak_bytes();
     let after = engine.counters();
     if seen.ids.len() != request.output_tokens || seen.reason != Some(FinishReason::Length) {
         return Err(LabError::Request(format!(
@@ -82,6 +87,7 @@ pub fn clock(engine: &mut Engine, request: &ClockedRequest) -> Result<Timed, Lab
         decode_ns: seen.at_ns.windows(2).map(|w| w[1] - w[0]).collect(),
         release_ns: end_ns - seen.at_ns[seen.at_ns.len() - 1],
         main_thread_cpu_ns: difference(cpu, cpu_after),
+        allocator_peak_bytes,
         ids: seen.ids,
         logits: seen.logits,
         cached_tokens: seen.cached_tokens,

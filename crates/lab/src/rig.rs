@@ -3,7 +3,7 @@
 use tare_cpu::{CpuBackend, CpuConfig};
 use tare_engine::{Engine, EngineConfig};
 use tare_model::{Model, PlanSpec};
-use tare_ops::{Backend, Class};
+use tare_ops::{Backend, Class, Isa};
 
 use crate::LabError;
 
@@ -61,13 +61,16 @@ impl Rig<'_> {
         Ok(Box::new(CpuBackend::new(self.cpu.clone())?))
     }
 
-    /// An engine that scores whole sequences in one pass, in `class`.
+    /// An engine that scores whole sequences in one pass, in `class`: whole panels of rows, on kernels of another vector
+    /// width than those under test where the host has two. Both give the same bits when both are right.
     ///
     /// # Errors
     /// As [`Rig::engine`].
     pub fn judge(&self, class: Class) -> Result<Engine, LabError> {
         let plan = PlanSpec::find("paged")?;
-        Ok(Engine::new(self.model, self.backend()?, self.config(plan, class, JUDGE_ROWS))?)
+        let isa = if self.cpu.isa.has(Isa::Avx512) { self.cpu.isa.up_to(Isa::Avx2) } else { self.cpu.isa.clone() };
+        let backend = CpuBackend::new(CpuConfig { isa, ..self.cpu.clone() })?;
+        Ok(Engine::new(self.model, Box::new(backend), self.config(plan, class, JUDGE_ROWS))?)
     }
 
     fn config(&self, plan: PlanSpec, class: Class, max_rows: usize) -> EngineConfig {

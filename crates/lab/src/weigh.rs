@@ -87,7 +87,7 @@ impl Weighing<'_> {
             ask(Stage::Round(n))?;
             rounds.push(clock::clock(&mut engine, self.request)?);
         }
-        let memory = self.memory(&engine);
+        let memory = self.memory(&engine, &rounds);
         ask(Stage::Judging)?;
         let judgement = self.judge(&mut engine, &warmups, &rounds)?;
         self.record(at, Finished { engine, warmups, rounds, memory, quiet, judgement })
@@ -109,13 +109,13 @@ impl Weighing<'_> {
         Ok(gate.judge(engine, &runs)?.judge()?)
     }
 
-    fn memory(&self, engine: &Engine) -> Memory {
+    fn memory(&self, engine: &Engine, rounds: &[Timed]) -> Memory {
         let rss = ResidentMemory::read();
         let pool = engine.counters().pool;
         let token = engine.resolved().first().map(|r| r.plan.kv.token_bytes());
         let kv = token.map(|t| (pool.peak * pool.page_tokens * t) as u64);
         Memory {
-            allocator_peak_bytes: Reading::unavailable("no allocator counter is built in"),
+            allocator_peak_bytes: largest(rounds.iter().map(|r| &r.allocator_peak_bytes)),
             anonymous_rss_bytes: rss.anonymous_bytes,
             file_rss_bytes: rss.file_bytes,
             device_bytes: Reading::unavailable("this backend has no memory of its own"),
@@ -274,6 +274,16 @@ struct Finished {
     memory: Memory,
     quiet: Quietness,
     judgement: Judgement,
+}
+
+/// The largest of readings; missing when one of them is.
+fn largest<'a>(readings: impl Iterator<Item = &'a Reading<u64>>) -> Reading<u64> {
+    let larger = |a: &'a Reading<u64>, b: &'a Reading<u64>| match (a, b) {
+        (Reading::Available(x), Reading::Available(y)) if x >= y => a,
+        (Reading::Unavailable { .. }, _) => a,
+        _ => b,
+    };
+    readings.reduce(larger).cloned().unwrap_or_else(|| Reading::unavailable("there was no round"))
 }
 
 /// The resolved plan of the widest bucket: the one that a prefill chunk runs.

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 use std::path::Path;
+use std::sync::OnceLock;
 use tare_core::digest::{Hasher, sha256_hex};
 use tare_core::{Format, Weight, WeightData};
 use tare_formats::open::open;
@@ -15,6 +16,8 @@ use crate::{ModelError, classes};
 pub struct Model {
     spec: String,
     source: Source,
+    /// Digest of a file's weights, once somebody asked: files of gigabytes are read once.
+    digest: OnceLock<String>,
 }
 
 #[derive(Debug)]
@@ -74,9 +77,10 @@ impl Model {
     pub fn open(spec: &str) -> Result<Self, ModelError> {
         if let Some(rest) = spec.strip_prefix(synthetic::SCHEME) {
             let made = Synthetic::parse(rest)?;
-            return Ok(Self { spec: made.spec(), source: Source::Synthetic(made) });
+            return Ok(Self { spec: made.spec(), source: Source::Synthetic(made), digest: OnceLock::new() });
         }
-        Ok(Self { spec: spec.into(), source: Source::File(Box::new(open(Path::new(spec))?)) })
+        let source = Source::File(Box::new(open(Path::new(spec))?));
+        Ok(Self { spec: spec.into(), source, digest: OnceLock::new() })
     }
 
     /// The decoder's numbers.
@@ -161,7 +165,13 @@ impl Model {
     pub fn values_digest(&self) -> Result<String, ModelError> {
         match &self.source {
             Source::Synthetic(s) => Ok(sha256_hex(format!("{} {}", synthetic::GENERATOR, s.spec()).as_bytes())),
-            Source::File(_) => self.bytes_digest(),
+            Source::File(_) => match self.digest.get() {
+                Some(known) => Ok(known.clone()),
+                None => {
+                    let digest = self.bytes_digest()?;
+                    Ok(self.digest.get_or_init(|| digest).clone())
+                }
+            },
         }
     }
 

@@ -8,6 +8,7 @@
 //! campaign is for its caller to say.
 
 pub mod affinity;
+pub mod allocator;
 pub mod allowance;
 pub mod cache;
 pub mod ceilings;
