@@ -58,14 +58,7 @@ impl How {
         let class = tare_model::classes::choose(model, args.class.as_deref())?;
         let limit = model.config().max_positions;
         let context = args.context.or(wanted).unwrap_or(DEFAULT_CONTEXT.min(limit));
-        if context > limit {
-            return Err(Fault::new(
-                "context",
-                format!("at most {limit}, which the model was trained for"),
-                context.to_string(),
-            )
-            .into());
-        }
+        within_training(context, model)?;
         Ok(Self {
             cpu: cpu_config(args)?,
             plan: PlanSpec::find(args.plan.as_deref().unwrap_or(PlanSpec::DEFAULT))?,
@@ -97,6 +90,16 @@ impl How {
         }
         Ok(engine)
     }
+}
+
+/// Refuses a context longer than the model was trained for.
+pub(crate) fn within_training(context: usize, model: &Model) -> Result<(), Fault> {
+    let limit = model.config().max_positions;
+    if context > limit {
+        let expected = format!("at most {limit}, which the model was trained for");
+        return Err(Fault::new("context", expected, context.to_string()));
+    }
+    Ok(())
 }
 
 /// Threads and levels of the CPU backend.

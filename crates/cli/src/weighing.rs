@@ -14,17 +14,21 @@ use crate::args::{HowArgs, PrefillLogits, WorkArgs};
 use crate::built::build_info;
 use crate::interrupt::Interrupt;
 use crate::settings::Settings;
-use crate::setup::{How, MAX_ROWS, read_ids};
+use crate::setup::{How, MAX_ROWS, read_ids, within_training};
 
 /// Untimed rounds before the first timed one.
 const WARMUPS: usize = 1;
 
 /// The request that the flags describe.
 pub(crate) fn request(args: &WorkArgs, model: &Model) -> Result<ClockedRequest> {
-    let lengths = Lengths { depth: args.depth, prompt_tokens: args.prompt_tokens, output_tokens: args.max_tokens };
+    let given = args.ids.as_deref().map(read_ids).transpose()?;
+    let prompt_tokens = given.as_ref().map_or(args.prompt_tokens, Vec::len);
+    let lengths = Lengths { depth: args.depth, prompt_tokens, output_tokens: args.max_tokens };
+    // Before ids are drawn: a length beyond any model must not be allocated first.
+    within_training(args.depth.saturating_add(prompt_tokens).saturating_add(args.max_tokens), model)?;
     let mut request = ClockedRequest::drawn(lengths, model.config().vocab, args.seed)?;
-    if let Some(path) = &args.ids {
-        request.prompt = read_ids(path)?;
+    if let Some(ids) = given {
+        request.prompt = ids;
     }
     request.all_prompt_logits = args.prefill_logits == PrefillLogits::All;
     Ok(request)

@@ -92,6 +92,10 @@ fn a_clocked_request_is_gated_timed_and_kept() {
 fn a_request_that_cannot_be_weighed_is_refused_before_it_runs() {
     let home = Home::new();
     assert!(home.refused(&clock_args("0", &[])).contains("at least 1"));
+    for endless in ["10000000000000", "18446744073709551615"] {
+        let said = home.refused(&clock_args("1", &["--depth", endless]));
+        assert!(said.contains("context: expected at most 40960"), "{said}");
+    }
     let error = home.refused(&clock_args("1", &["--ids", "prompt.json"]));
     assert!(error.contains("cannot be used with"), "{error}");
     let error = home.refused(&clock_args("1", &["-d", "8", "--prefill-logits", "all"]));
