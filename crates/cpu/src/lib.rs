@@ -6,6 +6,7 @@
 
 pub mod affinity;
 pub mod backend;
+mod bell;
 pub mod isa;
 pub mod kernels;
 pub mod kv;

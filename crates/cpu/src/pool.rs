@@ -2,7 +2,8 @@
 //!
 //! A step of a model is *one* region: every worker walks the same list of stages and meets the others at a barrier
 //! after each. Starting a region costs one atomic increment while the workers still spin; after a bounded spin they
-//! park, so that an idle engine uses no processor. The thread that calls [`Pool::run`] is worker 0.
+//! sleep, so that an idle engine uses no processor, and a worker that waits for one whom other processes keep off its
+//! processor does not stand in its way. The thread that calls [`Pool::run`] is worker 0.
 
 use std::any::Any;
 use std::cell::UnsafeCell;
@@ -14,9 +15,12 @@ use std::thread::{self, JoinHandle};
 use tare_core::Reading;
 
 use crate::affinity;
+use crate::bell::Bell;
 
-/// Turns of the spin loop before a worker parks or a waiter yields: 0.1 to 0.3 ms.
+/// Turns of the spin loop before a worker sleeps: 0.1 to 0.3 ms, longer than a balanced stage makes anyone wait.
 const SPINS: usize = 4_000;
+/// The same at a barrier after spinning there was in vain again and again.
+const SPINS_IN_VAIN: usize = 200;
 /// The same when there are more workers than processors, so that spinning only keeps the others from working.
 const SPINS_CROWDED: usize = 32;
 
@@ -48,7 +52,7 @@ impl Region<'_> {
     #[inline]
     pub fn barrier(&self) {
         if self.workers > 1 {
-            self.shared.barrier.wait(&self.shared.poisoned, self.shared.spins, self.workers);
+            self.shared.barrier.wait(self.shared, self.workers);
         }
     }
 
@@ -70,22 +74,31 @@ struct Padded<T>(T);
 struct Barrier {
     arrived: Padded<AtomicUsize>,
     generation: Padded<AtomicUsize>,
+    opened: Padded<Bell>,
+    /// Turns that a waiter spins. They halve when that was not enough, since the worker that is waited for may want
+    /// this very processor, and grow again while it is.
+    patience: Padded<AtomicUsize>,
 }
 
 impl Barrier {
-    fn wait(&self, poisoned: &AtomicBool, spins: usize, workers: usize) {
+    fn wait(&self, shared: &Shared, workers: usize) {
         let now = self.generation.0.load(Relaxed);
         if self.arrived.0.fetch_add(1, AcqRel) + 1 == workers {
             self.arrived.0.store(0, Relaxed);
-            self.generation.0.store(now.wrapping_add(1), Release);
+            self.generation.0.store(now.wrapping_add(1), SeqCst);
+            self.opened.0.ring();
             return;
         }
-        let mut turns = 0;
-        while self.generation.0.load(Acquire) == now {
-            if poisoned.load(Relaxed) {
-                resume_unwind(Box::new(Poisoned));
-            }
-            pause(&mut turns, spins);
+        let opened = || self.generation.0.load(SeqCst) != now;
+        let patience = self.patience.0.load(Relaxed);
+        let enough = self.opened.0.wait(patience, || opened() || shared.poisoned.load(SeqCst));
+        if !enough {
+            self.patience.0.store((patience / 2).max(SPINS_IN_VAIN.min(shared.spins)), Relaxed);
+        } else if patience < shared.spins {
+            self.patience.0.store((patience + patience / 8).min(shared.spins), Relaxed);
+        }
+        if !opened() {
+            resume_unwind(Box::new(Poisoned));
         }
     }
 }
@@ -93,27 +106,17 @@ impl Barrier {
 /// The payload with which a worker leaves a region because another one panicked.
 struct Poisoned;
 
-/// One turn of a wait: a spin at first, then a yield, so that a descheduled worker gets its turn.
-#[inline]
-fn pause(turns: &mut usize, spins: usize) {
-    if *turns < spins {
-        *turns += 1;
-        std::hint::spin_loop();
-    } else {
-        thread::yield_now();
-    }
-}
-
 type Job = *const (dyn Fn(Region) + Sync);
 
 #[derive(Debug)]
 struct Shared {
     /// Regions started so far; workers wait for it to change.
     epoch: Padded<AtomicUsize>,
+    started: Padded<Bell>,
     /// Workers that have not finished the region.
     pending: Padded<AtomicUsize>,
+    ended: Padded<Bell>,
     barrier: Barrier,
-    parked: Vec<Padded<AtomicBool>>,
     poisoned: AtomicBool,
     stop: AtomicBool,
     job: UnsafeCell<Option<Job>>,
@@ -132,18 +135,21 @@ impl Shared {
     fn work(&self, worker: usize, workers: usize, job: &(dyn Fn(Region) + Sync)) {
         let region = Region { worker, workers, shared: self };
         if let Err(payload) = catch_unwind(AssertUnwindSafe(|| job(region))) {
-            self.poisoned.store(true, Release);
             if !payload.is::<Poisoned>() {
                 let mut first = self.panic.lock().unwrap_or_else(|e| e.into_inner());
                 first.get_or_insert(WorkerPanic { worker, message: message_of(&*payload) });
+                // Dropping a payload may panic in turn, and nothing may unwind from here while the others run.
+                std::mem::forget(payload);
             }
+            self.poisoned.store(true, SeqCst);
+            self.barrier.opened.0.ring();
         }
     }
 
     fn worker_loop(&self, worker: usize, workers: usize) {
         let mut seen = 0;
         loop {
-            self.await_epoch(worker, seen);
+            self.started.0.wait(self.spins, || self.epoch.0.load(SeqCst) != seen);
             seen = self.epoch.0.load(Acquire);
             if self.stop.load(Acquire) {
                 return;
@@ -154,24 +160,10 @@ impl Shared {
                 // SAFETY: as above.
                 self.work(worker, workers, unsafe { &*job });
             }
-            self.pending.0.fetch_sub(1, Release);
-        }
-    }
-
-    /// Returns when `epoch` is no longer `seen`: spins at first, then parks.
-    fn await_epoch(&self, worker: usize, seen: usize) {
-        for _ in 0..self.spins {
-            if self.epoch.0.load(Acquire) != seen {
-                return;
+            if self.pending.0.fetch_sub(1, SeqCst) == 1 {
+                self.ended.0.ring();
             }
-            std::hint::spin_loop();
         }
-        // Sequentially consistent on both sides: either we see the new epoch, or `start` sees that we are parked.
-        self.parked[worker].0.store(true, SeqCst);
-        while self.epoch.0.load(SeqCst) == seen {
-            thread::park();
-        }
-        self.parked[worker].0.store(false, SeqCst);
     }
 }
 
@@ -202,17 +194,19 @@ impl Pool {
         let cpus = affinity::allowed();
         let available =
             cpus.available().map_or_else(|| thread::available_parallelism().map_or(1, usize::from), Vec::len);
+        let spins = if workers > available { SPINS_CROWDED } else { SPINS };
         let placement = place(workers, pin, cpus);
         let shared = Arc::new(Shared {
             epoch: Padded::default(),
+            started: Padded::default(),
             pending: Padded::default(),
-            barrier: Barrier::default(),
-            parked: (0..workers).map(|_| Padded::default()).collect(),
+            ended: Padded::default(),
+            barrier: Barrier { patience: Padded(AtomicUsize::new(spins)), ..Barrier::default() },
             poisoned: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             job: UnsafeCell::new(None),
             panic: Mutex::new(None),
-            spins: if workers > available { SPINS_CROWDED } else { SPINS },
+            spins,
         });
         let mut pool = Self { shared, handles: Vec::new(), workers, placement };
         for worker in 1..workers {
@@ -255,10 +249,7 @@ impl Pool {
             self.start();
         }
         shared.work(0, self.workers, &job);
-        let mut turns = 0;
-        while shared.pending.0.load(Acquire) != 0 {
-            pause(&mut turns, shared.spins);
-        }
+        shared.ended.0.wait(shared.spins, || shared.pending.0.load(SeqCst) == 0);
         if !shared.poisoned.swap(false, AcqRel) {
             return Ok(());
         }
@@ -267,14 +258,10 @@ impl Pool {
         Err(first.unwrap_or(WorkerPanic { worker: 0, message: "no message".to_string() }))
     }
 
-    /// Publishes what was stored and wakes the workers that parked.
+    /// Publishes what was stored and wakes the workers that sleep.
     fn start(&self) {
         self.shared.epoch.0.fetch_add(1, SeqCst);
-        for (worker, handle) in (1..).zip(&self.handles) {
-            if self.shared.parked[worker].0.load(SeqCst) {
-                handle.thread().unpark();
-            }
-        }
+        self.shared.started.0.ring();
     }
 }
 

@@ -40,7 +40,7 @@ fn a_barrier_separates_stages_even_when_oversubscribed() {
 }
 
 #[test]
-fn workers_that_parked_wake_up() {
+fn workers_that_slept_wake_up() {
     let mut pool = Pool::new(3, false).unwrap();
     for _ in 0..5 {
         std::thread::sleep(std::time::Duration::from_millis(20));
@@ -85,4 +85,48 @@ fn shares_cover_everything_once_in_order() {
         .unwrap();
         assert!(seen.iter().all(|s| s.load(Relaxed) == 1), "{items} items in chunks of {chunk}");
     }
+}
+
+/// A payload that panics when it is dropped.
+struct Sour;
+
+impl Drop for Sour {
+    fn drop(&mut self) {
+        panic!("a payload that does not go quietly");
+    }
+}
+
+#[test]
+fn a_payload_that_panics_when_dropped_does_not_hang_the_pool() {
+    let mut pool = Pool::new(2, false).unwrap();
+    for culprit in [0, 1] {
+        let result = pool.run(|r| {
+            if r.worker == culprit {
+                std::panic::panic_any(Sour);
+            }
+            r.barrier();
+        });
+        assert_eq!(result.unwrap_err().message, "no message");
+        pool.run(|r| r.barrier()).unwrap();
+    }
+}
+
+#[test]
+fn waiters_sleep_while_one_worker_is_long_away() {
+    let mut pool = Pool::new(2, false).unwrap();
+    let done = AtomicUsize::new(0);
+    for slow in [0, 1] {
+        pool.run(|r| {
+            if r.worker == slow {
+                std::thread::sleep(std::time::Duration::from_millis(30));
+            }
+            r.barrier();
+            if r.worker != slow {
+                std::thread::sleep(std::time::Duration::from_millis(30));
+            }
+            done.fetch_add(1, Relaxed);
+        })
+        .unwrap();
+    }
+    assert_eq!(done.load(Relaxed), 4, "both were woken, at the barrier and at the end");
 }
