@@ -64,9 +64,10 @@ impl KvPool {
     /// # Errors
     /// When they do not lie inside the page.
     pub fn read(&self, page: u32, start: usize, tokens: usize) -> Result<Vec<u8>, Fault> {
+        let places = self.places(page, start, tokens)?;
         let mut bytes = vec![0; tokens * self.info.shape.token_bytes()];
         let view = self.view();
-        for (at, from) in self.places(page, start, tokens)?.zip(bytes.chunks_exact_mut(view.token_bytes)) {
+        for (at, from) in places.zip(bytes.chunks_exact_mut(view.token_bytes)) {
             // SAFETY: a place is the address of one token's head inside the pool.
             unsafe { std::ptr::copy_nonoverlapping(at, from.as_mut_ptr(), view.token_bytes) };
         }

@@ -210,7 +210,8 @@ impl<'a> Build<'a> {
         let held = &self.linker.weights[id.0 as usize];
         let shape = || format!("[{}, {}]", held.weight().rows(), held.weight().cols());
         let v = held.vector().ok_or_else(|| Fault::new(held.weight().name(), "a vector: one row", shape()))?;
-        Ok(NonNull::from(&v[0]))
+        // Of the whole slice: kernels read all of it through this pointer.
+        Ok(NonNull::from(v).cast())
     }
 
     /// Appends a stage that reads and writes these.
