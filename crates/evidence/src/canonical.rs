@@ -76,20 +76,38 @@ fn write_value(out: &mut String, value: &Value) {
     }
 }
 
-/// Rust's `{:?}` and Python's `repr` choose the same digits and change to an exponent at the same borders (1e-4 and
-/// 1e16); only the exponent is spelt differently: `1e-7` against `1e-07`, `1e22` against `1e+22`.
+/// Digits as `serde_json` writes them into the file, spelt as Python's `repr` does.
+///
+/// Rust's own `{:?}` is no source of digits: where two shortest decimals are equally near it takes the greater one, while
+/// `serde_json` and Python take the one with an even last digit.
 fn write_number(out: &mut String, n: &Number) {
-    let float = if n.is_f64() { n.as_f64() } else { None };
-    let Some(float) = float else {
-        out.push_str(&n.to_string());
-        return;
-    };
-    let shortest = format!("{float:?}");
-    match shortest.split_once('e') {
-        None => out.push_str(&shortest),
-        Some((digits, exponent)) => {
-            let (sign, magnitude) = exponent.strip_prefix('-').map_or(('+', exponent), |m| ('-', m));
-            out.push_str(&format!("{digits}e{sign}{magnitude:0>2}"));
+    let written = n.to_string();
+    if n.is_f64() { out.push_str(&respelt(&written)) } else { out.push_str(&written) }
+}
+
+/// A float in Python's spelling: positional for exponents from -4 to 15, else `d.ddde+XX`, at least two exponent digits.
+fn respelt(written: &str) -> String {
+    let (sign, unsigned) = written.strip_prefix('-').map_or(("", written), |rest| ("-", rest));
+    let (mantissa, exponent) = unsigned.split_once(['e', 'E']).unwrap_or((unsigned, "0"));
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let all = format!("{whole}{fraction}");
+    let digits = all.trim_start_matches('0');
+    // Power of ten of the first digit that is not 0.
+    let leading = (all.len() - digits.len()) as i32;
+    let power = exponent.parse::<i32>().unwrap_or(0) + whole.len() as i32 - 1 - leading;
+    let digits = digits.trim_end_matches('0');
+    let Some((first, rest)) = digits.split_at_checked(1) else { return format!("{sign}0.0") };
+    match power {
+        -4..0 => format!("{sign}0.{}{digits}", "0".repeat((-power - 1) as usize)),
+        0..16 => {
+            let places = power as usize + 1;
+            let padded = format!("{digits:0<places$}");
+            let (whole, fraction) = padded.split_at(places);
+            format!("{sign}{whole}.{}", if fraction.is_empty() { "0" } else { fraction })
+        }
+        _ => {
+            let point = if rest.is_empty() { "" } else { "." };
+            format!("{sign}{first}{point}{rest}e{}{:02}", if power < 0 { '-' } else { '+' }, power.unsigned_abs())
         }
     }
 }
@@ -128,12 +146,28 @@ mod tests {
             (r#"{"b":1,"a":[true,null,-0.0]}"#, r#"{"a":[true,null,-0.0],"b":1}"#),
             ("[1e22,1E-7,1e16,123456789012345.6,0.0001,0.00001]", "[1e+22,1e-07,1e+16,123456789012345.6,0.0001,1e-05]"),
             ("[18446744073709551615,-9223372036854775808]", "[18446744073709551615,-9223372036854775808]"),
+            ("[0.07094192504882813,0.07094192504882812]", "[0.07094192504882812,0.07094192504882812]"),
             ("[5e-324,1.7976931348623157e308]", "[5e-324,1.7976931348623157e+308]"),
             ("\"\u{e9}\u{1f600}\u{7f}\\u0001\\n/\"", r#""\u00e9\ud83d\ude00\u007f\u0001\n/""#),
             ("{\"\u{fb01}\":1,\"\u{1f600}\":2,\"Z\":3}", r#"{"Z":3,"\ufb01":1,"\ud83d\ude00":2}"#),
         ];
         for (left, right) in cases {
             assert_eq!(text(&serde_json::from_str(left).unwrap()), right);
+        }
+    }
+
+    /// `tests/data/numbers.json` was written by CPython; its first lines say how.
+    #[test]
+    fn spells_numbers_as_python_does() {
+        let table: Value = serde_json::from_str(include_str!("../tests/data/numbers.json")).unwrap();
+        let numbers = table["numbers"].as_array().unwrap();
+        assert!(numbers.len() > 600, "{}", numbers.len());
+        for pair in numbers {
+            let bits = u64::from_str_radix(pair[0].as_str().unwrap(), 16).unwrap();
+            let (float, repr) = (f64::from_bits(bits), pair[1].as_str().unwrap());
+            assert_eq!(text(&serde_json::json!(float)), repr, "{bits:016x}");
+            let read: Value = serde_json::from_str(repr).unwrap();
+            assert_eq!((read.as_f64().map(f64::to_bits), text(&read)), (Some(bits), repr.to_string()));
         }
     }
 
