@@ -9,13 +9,13 @@ use tare_core::Fault;
 #[derive(Debug, thiserror::Error)]
 pub enum FormatError {
     /// The operating system refused.
-    #[error("{}: cannot {action}: {source}", path.display())]
+    #[error("{}: cannot {action}", path.display())]
     Io {
         /// The file or folder.
         path: PathBuf,
         /// What was tried: `open`, `map`, `write`...
         action: &'static str,
-        /// The system's reason.
+        /// The system's reason, which stands in the chain of causes and not in the text again.
         source: io::Error,
     },
     /// The file contradicts its format, its configuration or itself.

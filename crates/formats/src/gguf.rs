@@ -7,5 +7,5 @@ pub mod write;
 
 pub use header::{Header, Tensor, parse};
 pub use value::{Array, Kind, Value};
-pub use vocab::GgufVocab;
+pub use vocab::{GgufVocab, PLACEHOLDER};
 pub use write::{TensorPlan, write};

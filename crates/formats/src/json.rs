@@ -124,6 +124,11 @@ impl<'a> Fields<'a> {
         self.map.get(field).filter(|v| !v.is_null())
     }
 
+    /// Whether `field` is there, be it null: some classes take another default for nothing than for null.
+    pub(crate) fn has(&self, field: &str) -> bool {
+        self.map.contains_key(field)
+    }
+
     /// Names of the fields that are there and not null.
     pub(crate) fn names(&self) -> impl Iterator<Item = &'a str> {
         self.map.iter().filter(|(_, v)| !v.is_null()).map(|(k, _)| k.as_str())

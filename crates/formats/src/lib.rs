@@ -20,6 +20,7 @@ pub mod model_file;
 pub mod names;
 pub mod open;
 pub mod quantize;
+mod regular;
 pub mod safetensors;
 
 pub use config::{Arch, ModelConfig, Rope, RopeScaling, RopeStyle};

@@ -3,6 +3,7 @@
 #![allow(unsafe_code, reason = "mapping a file is unsafe by nature; DESIGN keeps it here")]
 
 use crate::error::FormatError;
+use crate::regular::{name, regular};
 use memmap2::Mmap;
 use std::fs::File;
 use std::path::Path;
@@ -12,14 +13,12 @@ use tare_core::{Blob, Fault};
 /// Maps all of `path`, read-only and private; nothing is read before it is used.
 ///
 /// # Errors
-/// When the file cannot be opened or mapped, or is empty.
+/// When the file is no regular file, cannot be opened or mapped, or is empty.
 pub(crate) fn map(path: &Path) -> Result<Blob, FormatError> {
-    let file = File::open(path).map_err(|e| FormatError::io(path, "open", e))?;
-    let meta = file.metadata().map_err(|e| FormatError::io(path, "stat", e))?;
-    if !meta.is_file() || meta.len() == 0 {
-        let found = if meta.is_file() { "an empty file" } else { "something else" };
-        return Err(Fault::new(path.display().to_string(), "a file with content", found).into());
+    if regular(path)?.len() == 0 {
+        return Err(Fault::new(name(path), "a file with content", "an empty file").into());
     }
+    let file = File::open(path).map_err(|e| FormatError::io(path, "open", e))?;
     // SAFETY: the map is read-only and lives as long as the `Blob`s cut from it, which hold the `Arc`. What remains
     // is the caveat of every mapped file: another process that truncates or rewrites it in place while it is in use
     // breaks us. Model files are replaced by rename, here and by the tools that fetch them, which leaves the mapped

@@ -65,16 +65,6 @@ fn files_with(folder: &Path, extension: &str) -> Result<Vec<PathBuf>, FormatErro
     Ok(out)
 }
 
-/// Reads a small text file of at most `limit` bytes.
-fn read_text(path: &Path, limit: u64) -> Result<Vec<u8>, FormatError> {
-    let meta = std::fs::metadata(path).map_err(|e| FormatError::io(path, "open", e))?;
-    if meta.len() > limit {
-        let fault = Fault::new(path.display().to_string(), format!("at most {limit} bytes"), meta.len().to_string());
-        return Err(fault.into());
-    }
-    std::fs::read(path).map_err(|e| FormatError::io(path, "read", e))
-}
-
 /// A weight that the configuration asks for and the files do not have.
 fn missing(name: &str, role: Role, config: &ModelConfig) -> FormatError {
     let (rows, cols) = role.shape(config);

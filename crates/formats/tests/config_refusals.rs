@@ -36,8 +36,8 @@ fn fields_that_change_the_arithmetic_are_refused_by_name() {
         ("qwen3-tiny", "architectures", json!(["Qwen3ForSequenceClassification"])),
         ("llama-tiny", "mlp_bias", json!(true)),
         ("llama-tiny", "partial_rotary_factor", json!(0.5)),
-        ("llama-tiny", "sliding_window", json!(4096)),
-        ("mistral-tiny", "sliding_window", json!(4096)),
+        ("llama-tiny", "sliding_window", json!(64)),
+        ("mistral-tiny", "sliding_window", json!(1023)),
         ("llama-tiny", "num_local_experts", json!(8)),
         ("llama-tiny", "attn_logit_softcapping", json!(50.0)),
         ("llama-tiny", "final_logit_softcapping", json!(30.0)),
@@ -46,11 +46,58 @@ fn fields_that_change_the_arithmetic_are_refused_by_name() {
         ("llama-tiny", "auto_map", json!({"AutoModel": "x.Y"})),
         ("qwen3-tiny", "layer_types", json!(["full_attention", "sliding_attention", "full_attention"])),
         ("qwen2-tiny", "attention_bias", json!(false)),
+        ("qwen2-tiny", "qkv_bias", json!(false)),
     ] {
         assert!(refused(name, json!({field: value})).starts_with(field), "{field}");
     }
-    let window = json!({"use_sliding_window": true, "sliding_window": 1024});
-    assert!(refused("qwen2-tiny", window).starts_with("sliding_window: expected null"));
+}
+
+/// Whether the configuration of `name` with these windows and positions is read; null stays null, `None` is no field.
+fn windowed(name: &str, window: Option<Value>, used: Option<bool>, positions: u64) -> Result<(), String> {
+    let mut config = tare_testkit::json(goldens().join(format!("models/{name}/config.json")));
+    let fields = config.as_object_mut().unwrap();
+    fields.insert("max_position_embeddings".into(), json!(positions));
+    for (field, value) in [("sliding_window", window), ("use_sliding_window", used.map(Value::Bool))] {
+        fields.remove(field);
+        fields.extend(value.map(|v| (field.to_owned(), v)));
+    }
+    match hf::parse(config.to_string().as_bytes()) {
+        Ok(_) => Ok(()),
+        Err(FormatError::Unsupported(f)) => Err(f.to_string()),
+        Err(other) => panic!("{config}: {other:?}"),
+    }
+}
+
+#[test]
+fn a_window_that_some_position_would_feel_is_refused_even_when_no_field_asks_for_it() {
+    for (name, window, used, positions) in [
+        // An unwritten window is 4096 in Mistral's class, and in Qwen's when the window is switched on.
+        ("mistral-tiny", None, None, 4097),
+        ("mistral-tiny", None, Some(true), 32_768),
+        ("mistral-tiny", None, Some(false), 32_768),
+        ("qwen2-tiny", None, Some(true), 32_768),
+        ("qwen3-tiny", None, Some(true), 32_768),
+        ("mistral-tiny", Some(json!(4096)), None, 4097),
+        ("qwen2-tiny", Some(json!(1024)), Some(true), 1025),
+        ("llama-tiny", Some(json!(1024)), None, 2048),
+    ] {
+        let case = format!("{name} {window:?} {used:?} {positions}");
+        let text = windowed(name, window.clone(), used, positions).expect_err(&case);
+        assert!(text.starts_with("sliding_window: expected null"), "{case}: {text}");
+        let unwritten = text.contains("found no such field") && text.contains("\"sliding_window\": null");
+        assert_eq!(unwritten, window.is_none(), "{case}: {text}");
+    }
+    for (name, window, used, positions) in [
+        ("mistral-tiny", Some(Value::Null), None, 32_768),
+        ("qwen2-tiny", Some(Value::Null), Some(true), 32_768),
+        ("llama-tiny", Some(json!(4096)), Some(false), 32_768),
+        ("mistral-tiny", None, None, 4096),
+        ("mistral-tiny", Some(json!(4096)), None, 4096),
+        ("qwen2-tiny", None, None, 32_768),
+        ("llama-tiny", None, None, 32_768),
+    ] {
+        assert_eq!(windowed(name, window.clone(), used, positions), Ok(()), "{name} {window:?} {used:?} {positions}");
+    }
 }
 
 #[test]
@@ -104,6 +151,8 @@ fn rope_that_is_unknown_or_contradicts_itself_is_refused() {
     for (rope, place) in [
         (json!({"rope_type": "longrope", "factor": 2.0}), "rope_scaling.rope_type: expected default, linear"),
         (json!({"rope_type": "dynamic", "factor": 2.0}), "rope_scaling.rope_type"),
+        (json!({"type": "dynamic"}), r#"rope_scaling.type: expected default, linear, llama3 or yarn, found "dynamic""#),
+        (json!({"type": "ntk", "rope_type": null}), r#"rope_scaling.type: expected default, linear"#),
         (json!({"rope_type": "yarn", "factor": 2.0, "mscale": 1.0}), "rope_scaling.mscale"),
         (json!({"rope_type": "yarn", "factor": 2.0, "truncate": false}), "rope_scaling.truncate"),
         (json!({"rope_type": "linear", "factor": 2.0, "new_knob": 1}), "rope_scaling.new_knob"),

@@ -5,7 +5,7 @@ use std::path::Path;
 use tare_core::{AffineBits, Format};
 use tare_formats::codec::dequantize;
 use tare_formats::convert::{Target, convert};
-use tare_formats::gguf::parse;
+use tare_formats::gguf::{GgufVocab, PLACEHOLDER, Value, parse};
 use tare_formats::{Arch, ModelFile, Part, Role, RopeScaling, TokenizerSource, open, safetensors};
 use tare_testkit::goldens;
 
@@ -113,10 +113,29 @@ fn every_folder_survives_as_gguf() {
             let [a, b] = [&out, &src].map(|m| dequantize(&m.weight(role).unwrap()));
             assert!((a == b) != (turned && src.config.arch == Arch::Mistral), "{name} {role}");
         }
-        let TokenizerSource::Gguf(vocab) = out.tokenizer() else { panic!("no vocabulary") };
+        // Loaders that insist on a vocabulary find one; tare knows that it stands for nothing.
+        let vocab = GgufVocab::read(out.gguf_header().unwrap()).unwrap().unwrap();
         assert_eq!(vocab.tokens.len(), src.config.vocab);
         assert_eq!(vocab.tokens.iter().collect::<std::collections::HashSet<_>>().len(), src.config.vocab);
+        assert_eq!(out.tokenizer(), &TokenizerSource::None, "{name}");
     }
+}
+
+#[test]
+fn a_vocabulary_that_stands_for_nothing_is_no_tokenizer_however_often_the_file_is_rewritten() {
+    let dir = tempfile::tempdir().unwrap();
+    let says_why = |m: &ModelFile| matches!(m.gguf_header().unwrap().get(PLACEHOLDER), Some(Value::Bool(true)));
+    let first = run(&golden("models/qwen3-tiny"), Target::Gguf(Format::F32), &dir.path().join("1.gguf"));
+    let second = run(&first, Target::Gguf(Format::Q8_0), &dir.path().join("2.gguf"));
+    for model in [&first, &second] {
+        assert_eq!((model.tokenizer(), says_why(model)), (&TokenizerSource::None, true));
+        assert_eq!(model.config.eos, golden("models/qwen3-tiny").config.eos, "the ids are the model's own");
+    }
+    // A vocabulary that is one carries no such mark.
+    let real = run(&golden("gguf/qwen3-b32-tiny-F32.gguf"), Target::Gguf(Format::F16), &dir.path().join("3.gguf"));
+    assert!(
+        matches!(real.tokenizer(), TokenizerSource::Gguf(_)) && real.gguf_header().unwrap().get(PLACEHOLDER).is_none()
+    );
 }
 
 #[test]
@@ -165,7 +184,10 @@ fn nothing_is_replaced_and_nothing_is_left_behind() {
     assert!(go("models/qwen3-tiny", Target::Gguf(Format::Q6K), &new).contains("q6_k"));
     let affine = Target::Mlx { bits: AffineBits::Four, group: 32 };
     assert!(go("gguf/qwen3-b32-tiny-F32.gguf", affine, &new).contains("Hugging Face folder"));
-    assert!(go("models/qwen3-yarn-tiny", Target::Gguf(Format::Q8_0), &new).contains("multiples of 32"));
+    for format in [Format::Q8_0, Format::Q4_0] {
+        let text = go("models/qwen3-yarn-tiny", Target::Gguf(format), &new);
+        assert!(text.contains("multiples of 32") && text.contains("; choose bf16, f16 or f32"), "{text}");
+    }
     assert_eq!(names(), ["m.gguf"]);
     assert!(go("models/qwen3-tiny", affine, &dir.path().join("no/such")).contains("cannot find"));
 }

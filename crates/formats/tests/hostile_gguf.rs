@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use std::fs;
 use tare_core::{Blob, Format};
 use tare_formats::gguf::{Array, Header, Kind, TensorPlan, Value, parse, write};
-use tare_formats::{FormatError, config, open};
+use tare_formats::{FormatError, RopeScaling, config, open};
 use tare_testkit::goldens;
 
 /// A head with `version`, the counts given and `rest` behind them.
@@ -165,6 +165,105 @@ fn metadata_that_changes_the_arithmetic_is_refused_by_key() {
     }
     assert!(with(llama, "llama.attention.sliding_window", Some(Value::u32(0))).is_ok());
     assert!(with(llama, "tokenizer.ggml.something", Some(Value::u32(1))).is_ok());
+}
+
+/// `file` with every rope key of `keys` (below the architecture's name) laid over its own, which are removed.
+fn with_rope(file: &str, arch: &str, keys: &[(&str, Value)]) -> Result<RopeScaling, FormatError> {
+    let bytes = Blob::from_vec(fs::read(goldens().join("gguf").join(file)).unwrap());
+    let mut header: Header = parse(&bytes).unwrap();
+    header.metadata.retain(|(k, _)| !k.contains(".rope.scal"));
+    header.metadata.extend(keys.iter().map(|(k, v)| (format!("{arch}.rope.{k}"), v.clone())));
+    config::gguf::parse(&header, &bytes).map(|c| c.rope.scaling)
+}
+
+#[test]
+fn a_rope_key_is_applied_or_refused_and_never_passed_over() {
+    let read = |keys: &[(&str, Value)]| with_rope("qwen3-b32-tiny-F32.gguf", "qwen3", keys);
+    let (factor, old) = (|v| ("scaling.factor", Value::f32(v)), |v| ("scale_linear", Value::f32(v)));
+    let kind = |name: &str| ("scaling.type", Value::text(name));
+    for (keys, want) in [
+        (vec![], None),
+        (vec![factor(1.0)], None),
+        (vec![old(1.0)], None),
+        (vec![kind("none")], None),
+        (vec![kind("none"), factor(1.0)], None),
+        (vec![factor(4.0)], Some(4.0)),
+        (vec![old(4.0)], Some(4.0)),
+        (vec![factor(4.0), old(4.0)], Some(4.0)),
+        (vec![kind("linear"), factor(4.0)], Some(4.0)),
+        (vec![kind("linear"), old(2.0)], Some(2.0)),
+    ] {
+        let want = want.map_or(RopeScaling::None, |factor| RopeScaling::Linear { factor });
+        assert_eq!(read(&keys).unwrap(), want, "{keys:?}");
+    }
+    let original = || ("scaling.original_context_length", Value::u32(32));
+    for (keys, at) in [
+        (vec![kind("none"), factor(4.0)], "scaling.factor"),
+        (vec![kind("none"), old(4.0)], "scale_linear"),
+        (vec![factor(4.0), old(2.0)], "scale_linear"),
+        (vec![kind("linear"), factor(4.0), old(2.0)], "scale_linear"),
+        (vec![factor(4.0), original()], "scaling.original_context_length"),
+        (vec![original()], "scaling.original_context_length"),
+        (vec![kind("linear"), factor(4.0), ("scaling.yarn_beta_fast", Value::f32(16.0))], "scaling.yarn_beta_fast"),
+        (vec![("scaling.yarn_beta_slow", Value::f32(2.0))], "scaling.yarn_beta_slow"),
+        (vec![kind("yarn"), factor(4.0), old(2.0)], "scale_linear"),
+    ] {
+        let Err(FormatError::Unsupported(f)) = read(&keys) else { panic!("{keys:?}") };
+        assert_eq!(f.at, format!("qwen3.rope.{at}"), "{f}");
+        assert!(!f.remedy.is_empty(), "{f}");
+    }
+    let yarn = read(&[kind("yarn"), factor(4.0), original()]).unwrap();
+    assert!(matches!(yarn, RopeScaling::Yarn { original_positions: 32, .. }), "{yarn:?}");
+}
+
+#[test]
+fn frequency_factors_belong_to_llama() {
+    for arch in ["llama", "qwen2", "qwen3"] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("m.gguf");
+        fs::write(&path, with_factors(arch)).unwrap();
+        match (arch, open(&path)) {
+            ("llama", Ok(model)) => assert_eq!(model.config.rope.scaling, RopeScaling::Factors(vec![2.0; 4])),
+            ("qwen2" | "qwen3", Err(FormatError::Unsupported(f))) => {
+                assert!(f.at.ends_with("rope_freqs.weight") && f.expected.contains(arch), "{f}");
+            }
+            (_, other) => panic!("{arch}: {other:?}"),
+        }
+    }
+}
+
+/// A whole model of `arch`, two heads of eight, that carries frequency factors.
+fn with_factors(arch: &str) -> Vec<u8> {
+    let sizes = [
+        ("embedding_length", 16),
+        ("block_count", 1),
+        ("attention.head_count", 2),
+        ("feed_forward_length", 16),
+        ("context_length", 64),
+    ];
+    let mut metadata = vec![("general.architecture".to_owned(), Value::text(arch))];
+    metadata.extend(sizes.map(|(name, n)| (format!("{arch}.{name}"), Value::u32(n))));
+    metadata.push((format!("{arch}.attention.layer_norm_rms_epsilon"), Value::f32(1e-6)));
+    let vectors: &[(&str, usize)] = match arch {
+        "qwen2" => &[("attn_q.bias", 16), ("attn_k.bias", 16), ("attn_v.bias", 16)],
+        "qwen3" => &[("attn_q_norm.weight", 8), ("attn_k_norm.weight", 8)],
+        _ => &[],
+    };
+    let block = |name: &str| format!("blk.0.{name}");
+    let matrices = ["attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"];
+    let mut shapes: Vec<(String, Vec<usize>)> =
+        vec![("token_embd.weight".into(), vec![16, 16]), ("output_norm.weight".into(), vec![16])];
+    shapes.extend(matrices.map(|m| (block(&format!("{m}.weight")), vec![16, 16])));
+    shapes.extend(["attn_norm.weight", "ffn_norm.weight"].map(|n| (block(n), vec![16])));
+    shapes.extend(vectors.iter().map(|(n, len)| (block(n), vec![*len])));
+    shapes.push(("rope_freqs.weight".into(), vec![4]));
+    let tensors: Vec<TensorPlan> =
+        shapes.into_iter().map(|(name, shape)| TensorPlan { name, format: Format::F32, shape }).collect();
+    let mut file = write(Vec::new(), &metadata, &tensors).unwrap();
+    for t in &tensors {
+        file.write(&2f32.to_le_bytes().repeat(t.shape.iter().product())).unwrap();
+    }
+    file.finish().unwrap()
 }
 
 #[test]

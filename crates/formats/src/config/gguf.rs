@@ -193,24 +193,7 @@ fn vocabulary(k: &Keys<'_>) -> Result<usize, FormatError> {
 fn rope(k: &Keys<'_>, head_size: usize, max_positions: usize) -> Result<Rope, FormatError> {
     let theta = k.positive("rope.freq_base")?.unwrap_or(DEFAULT_THETA);
     let style = if k.arch == Arch::Llama { RopeStyle::Interleaved } else { RopeStyle::HalfSplit };
-    let factor = k.positive("rope.scaling.factor")?;
-    let old = k.positive("rope.scale_linear")?;
-    let kind = k.m.text(&k.key("rope.scaling.type"))?;
-    let scaling = match kind {
-        None | Some("none") => match old {
-            Some(factor) if factor != 1.0 => RopeScaling::Linear { factor },
-            _ => RopeScaling::None,
-        },
-        Some("linear") => {
-            let missing = || k.m.fault(&k.key("rope.scaling.factor"), "a number above 0");
-            RopeScaling::Linear { factor: factor.or(old).ok_or_else(missing)? }
-        }
-        Some("yarn") => yarn(k, factor, max_positions)?,
-        Some(_) => {
-            let fault = k.m.fault(&k.key("rope.scaling.type"), "none, linear or yarn");
-            return Err(FormatError::Unsupported(fault));
-        }
-    };
+    let scaling = scaling(k, max_positions)?;
     let scaling = match (factors(k, head_size)?, scaling) {
         (None, scaling) => scaling,
         (Some(factors), RopeScaling::None) => RopeScaling::Factors(factors),
@@ -220,6 +203,46 @@ fn rope(k: &Keys<'_>, head_size: usize, max_positions: usize) -> Result<Rope, Fo
         }
     };
     Ok(Rope { theta, style, scaling })
+}
+
+/// Keys that only YaRN reads.
+const OF_YARN: [&str; 3] =
+    ["rope.scaling.original_context_length", "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow"];
+
+/// The scaling of positions. As in llama.cpp (`llama_model::load_hparams`), a factor without a type is linear, and
+/// `rope.scale_linear` is the older name of `rope.scaling.factor`. What would then be read by nothing is refused.
+fn scaling(k: &Keys<'_>, max_positions: usize) -> Result<RopeScaling, FormatError> {
+    let refuse = |name: &str, expected: String, remedy: &str| {
+        Err(FormatError::Unsupported(k.m.fault(&k.key(name), expected).remedy(remedy)))
+    };
+    let type_key = k.key("rope.scaling.type");
+    let kind = k.m.text(&type_key)?;
+    if kind != Some("yarn")
+        && let Some(name) = OF_YARN.into_iter().find(|n| k.m.0.get(&k.key(n)).is_some())
+    {
+        let remedy = format!("set {type_key} to `yarn` if the model was made with YaRN, else remove the key");
+        return refuse(name, format!("no such key unless {type_key} is `yarn`"), &remedy);
+    }
+    let (new, old) = (k.positive("rope.scaling.factor")?, k.positive("rope.scale_linear")?);
+    if let (Some(new), Some(old)) = (new, old)
+        && new != old
+    {
+        let expected = format!("{new}, as in {}", k.key("rope.scaling.factor"));
+        return refuse("rope.scale_linear", expected, "remove the wrong one of the two keys");
+    }
+    let factor = new.or(old);
+    let named = if new.is_some() { "rope.scaling.factor" } else { "rope.scale_linear" };
+    match (kind, factor) {
+        (None, None | Some(1.0)) | (Some("none"), None | Some(1.0)) => Ok(RopeScaling::None),
+        (None | Some("linear"), Some(factor)) => Ok(RopeScaling::Linear { factor }),
+        (Some("none"), Some(_)) => {
+            let remedy = format!("set {type_key} to what the model was made with, or remove the factor");
+            refuse(named, format!("1 or no such key, since {type_key} is `none`"), &remedy)
+        }
+        (Some("linear"), None) => Err(k.m.fault(&k.key("rope.scaling.factor"), "a number above 0").into()),
+        (Some("yarn"), factor) => yarn(k, factor, max_positions),
+        (Some(_), _) => Err(FormatError::Unsupported(k.m.fault(&type_key, "none, linear or yarn"))),
+    }
 }
 
 fn yarn(k: &Keys<'_>, factor: Option<f64>, max_positions: usize) -> Result<RopeScaling, FormatError> {
@@ -237,9 +260,14 @@ fn yarn(k: &Keys<'_>, factor: Option<f64>, max_positions: usize) -> Result<RopeS
     Ok(RopeScaling::Yarn { factor, original_positions, attention_factor: None, beta_fast, beta_slow })
 }
 
-/// The frequency factors, if the file has them: E/2 F32 numbers above 0.
+/// The frequency factors, if the file has them: E/2 F32 numbers above 0. As in llama.cpp, only llama has them.
 fn factors(k: &Keys<'_>, head_size: usize) -> Result<Option<Vec<f32>>, FormatError> {
     let Some(t) = k.m.0.tensors.iter().find(|t| t.name == FACTORS) else { return Ok(None) };
+    if k.arch != Arch::Llama {
+        let expected = format!("only tensors of a {} model", k.arch.gguf());
+        let fault = Fault::new(FACTORS, expected, "a tensor that tare would have to ignore");
+        return Err(FormatError::Unsupported(fault.remedy("convert the model again from its original folder")));
+    }
     if t.shape != [head_size / 2] || t.format != Format::F32 {
         let found = format!("{} {:?}", t.format, t.shape);
         return Err(Fault::new(FACTORS, format!("f32 [{}]", head_size / 2), found).into());

@@ -166,12 +166,7 @@ fn refuse(fields: Fields<'_>, arch: Arch) -> Result<(), FormatError> {
             return unsupported(field, "0 (a dense model)");
         }
     }
-    // Qwen configurations keep the size of a window that they do not use; in the others the size alone switches it on.
-    let qwen = matches!(arch, Arch::Qwen2 | Arch::Qwen3);
-    let windowed = fields.flag("use_sliding_window")?.unwrap_or(!qwen);
-    if windowed && fields.integer("sliding_window", u64::MAX)?.is_some_and(|n| n != 0) {
-        return unsupported("sliding_window", "null: attention to the whole context");
-    }
+    window(fields, arch)?;
     if let Some(types) = fields.get("layer_types") {
         let full = |v: &serde_json::Value| v.as_str() == Some("full_attention");
         if !types.as_array().is_some_and(|a| a.iter().all(full)) {
@@ -187,6 +182,40 @@ fn refuse(fields: Fields<'_>, arch: Arch) -> Result<(), FormatError> {
         }
     }
     Ok(())
+}
+
+/// Window of the Hugging Face classes of Mistral, Qwen2 and Qwen3 when config.json has no `sliding_window`.
+const DEFAULT_WINDOW: u64 = 4096;
+
+/// Refuses a sliding window that some position would feel. A window of W tokens counts the newest one, so it changes
+/// nothing in a model of at most W positions, and no context is longer than the model's positions.
+fn window(fields: Fields<'_>, arch: Arch) -> Result<(), FormatError> {
+    // Qwen configurations keep the size of a window that they do not use; in the others the size alone switches it on,
+    // and Mistral's class reads no switch at all.
+    let switch = fields.flag("use_sliding_window")?;
+    let on = match arch {
+        Arch::Qwen2 | Arch::Qwen3 => switch.unwrap_or(false),
+        Arch::Llama => switch.unwrap_or(true),
+        Arch::Mistral => true,
+    };
+    if !on {
+        return Ok(());
+    }
+    let missing = !fields.has("sliding_window") && arch != Arch::Llama;
+    let size = if missing { Some(DEFAULT_WINDOW) } else { fields.integer("sliding_window", u64::MAX)? };
+    let positions = fields.integer("max_position_embeddings", u64::MAX)?.unwrap_or(u64::MAX);
+    if size.is_none_or(|n| n == 0 || n >= positions) {
+        return Ok(());
+    }
+    let whole = "null: attention to the whole context";
+    let fault = if missing {
+        let found = format!("no such field, which means a window of {DEFAULT_WINDOW} in a {} model", arch.model_type());
+        Fault::new("sliding_window", whole, found)
+            .remedy("write \"sliding_window\": null into config.json when the model has no window")
+    } else {
+        fields.fault("sliding_window", whole).remedy("tare runs models without a sliding window")
+    };
+    Err(FormatError::Unsupported(fault))
 }
 
 fn model(fields: Fields<'_>, arch: Arch) -> Result<ModelConfig, FormatError> {
@@ -230,14 +259,15 @@ fn model(fields: Fields<'_>, arch: Arch) -> Result<ModelConfig, FormatError> {
 /// Qwen2 always has the three biases; elsewhere `attention_bias` asks for them. A bias on the output projection,
 /// which some classes add with it, is refused later, as a tensor that has no role.
 fn qkv_bias(fields: Fields<'_>, arch: Arch) -> Result<bool, FormatError> {
-    let asked = [fields.flag("attention_bias")?, fields.flag("qkv_bias")?];
-    if arch != Arch::Qwen2 {
-        return Ok(asked.contains(&Some(true)));
+    let mut asked = false;
+    for field in ["attention_bias", "qkv_bias"] {
+        let flag = fields.flag(field)?;
+        if arch == Arch::Qwen2 && flag == Some(false) {
+            return Err(FormatError::Unsupported(fields.fault(field, "true or nothing in a qwen2 model")));
+        }
+        asked |= flag == Some(true);
     }
-    if asked.contains(&Some(false)) {
-        return Err(FormatError::Unsupported(fields.fault("attention_bias", "true or nothing in a qwen2 model")));
-    }
-    Ok(true)
+    Ok(asked || arch == Arch::Qwen2)
 }
 
 /// One token id, a list of them, or nothing.

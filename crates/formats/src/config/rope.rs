@@ -112,7 +112,10 @@ fn scaling(fields: Fields<'_>, max_positions: usize) -> Result<RopeScaling, Form
         "yarn" => {
             &["factor", "original_max_position_embeddings", "attention_factor", "beta_fast", "beta_slow", "truncate"]
         }
-        _ => return Err(FormatError::Unsupported(fields.fault("rope_type", "default, linear, llama3 or yarn"))),
+        _ => {
+            let field = if new.is_some() { "rope_type" } else { "type" };
+            return Err(FormatError::Unsupported(fields.fault(field, "default, linear, llama3 or yarn")));
+        }
     };
     if let Some(field) = fields.names().find(|f| !SHARED.contains(f) && !known.contains(f)) {
         let value = fields.get(field).map(kind).unwrap_or_default();

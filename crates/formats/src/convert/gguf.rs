@@ -4,7 +4,7 @@ use super::rows::{Order, each_run};
 use super::{Meter, Progress, check_source, place, vocab};
 use crate::config::{ModelConfig, RopeScaling, RopeStyle, gguf::FACTORS};
 use crate::error::FormatError;
-use crate::gguf::{TensorPlan, Value, write};
+use crate::gguf::{PLACEHOLDER, TensorPlan, Value, write};
 use crate::model_file::{ModelFile, TokenizerSource};
 use crate::names::{Part, Role};
 use std::io::{BufWriter, Write};
@@ -175,7 +175,10 @@ fn described(src: &ModelFile) -> Result<Vec<(String, Value)>, FormatError> {
     let vocab = match src.tokenizer() {
         TokenizerSource::Folder(folder) => vocab::from_folder(folder, c)?,
         TokenizerSource::Gguf(v) => (**v).clone(),
-        TokenizerSource::None => vocab::byte_level(c),
+        TokenizerSource::None => {
+            out.push((PLACEHOLDER.into(), Value::Bool(true)));
+            vocab::byte_level(c)
+        }
     };
     out.extend(vocab.metadata());
     if let Some(template) = src.chat_template() {

@@ -4,8 +4,8 @@ use crate::config::ModelConfig;
 use crate::error::FormatError;
 use crate::gguf::GgufVocab;
 use crate::json::{self, Fields};
+use crate::regular::read;
 use serde_json::Value;
-use std::fs;
 use std::path::Path;
 use tare_core::Fault;
 
@@ -66,7 +66,7 @@ fn cuts(pre: &Value, out: &mut Vec<Cut>) {
 /// When it is not byte-level BPE, llama.cpp has no name for its pre-tokenizer, or ids lie outside the embedding.
 pub fn from_folder(folder: &Path, config: &ModelConfig) -> Result<GgufVocab, FormatError> {
     let path = folder.join("tokenizer.json");
-    let bytes = fs::read(&path).map_err(|e| FormatError::io(&path, "read", e))?;
+    let bytes = read(&path, LIMIT as u64)?;
     let map = json::object("tokenizer.json", &bytes, LIMIT)?;
     let settings = settings(folder)?;
     vocabulary(Fields::new("", &map), &settings, config).map_err(|e| e.within("tokenizer.json"))
@@ -75,11 +75,10 @@ pub fn from_folder(folder: &Path, config: &ModelConfig) -> Result<GgufVocab, For
 /// tokenizer_config.json, or an empty object.
 fn settings(folder: &Path) -> Result<Value, FormatError> {
     let path = folder.join("tokenizer_config.json");
-    match fs::read(&path) {
-        Ok(bytes) => Ok(Value::Object(json::object("tokenizer_config.json", &bytes, LIMIT)?)),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Value::Null),
-        Err(e) => Err(FormatError::io(&path, "read", e)),
+    if !path.exists() {
+        return Ok(Value::Null);
     }
+    Ok(Value::Object(json::object("tokenizer_config.json", &read(&path, LIMIT as u64)?, LIMIT)?))
 }
 
 fn vocabulary(file: Fields<'_>, settings: &Value, config: &ModelConfig) -> Result<GgufVocab, FormatError> {

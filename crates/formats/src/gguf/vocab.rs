@@ -4,6 +4,10 @@ use super::header::Header;
 use super::value::{Array, Kind, Value};
 use tare_core::Fault;
 
+/// Key that is true in a file whose vocabulary only stands in for a missing one: its texts mean nothing, so such a
+/// file has no tokenizer. llama.cpp passes over keys that it does not know.
+pub const PLACEHOLDER: &str = "tare.placeholder_vocabulary";
+
 /// A vocabulary as the file gives it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GgufVocab {

@@ -32,6 +32,7 @@ impl TensorPlan {
         let row = self.format.row_bytes(cols).filter(|_| type_id(self.format).is_some()).ok_or_else(|| {
             let expected = format!("a GGUF format and columns in multiples of {}", self.format.block_weights());
             Fault::new(&self.name, expected, format!("{} and {cols}", self.format))
+                .remedy("choose bf16, f16 or f32, or an MLX format (w4gN, w8gN), which leaves such a matrix plain")
         })?;
         rows.iter()
             .try_fold(row as u64, |n, &r| n.checked_mul(r as u64))

@@ -1,12 +1,12 @@
 //! A Hugging Face or MLX folder as a model.
 
-use super::read_text;
 use crate::config::hf::{self, HfConfig, Quantization};
 use crate::error::FormatError;
 use crate::json::{self, Fields};
 use crate::map::map;
 use crate::model_file::{Elements, FileKind, ModelFile, TensorInfo, TokenizerSource, check_shape};
 use crate::names::Role;
+use crate::regular::read;
 use crate::safetensors::{self, Entry};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -19,8 +19,8 @@ const INDEX: &str = "model.safetensors.index.json";
 /// The weight files of a folder: those of the index, or `model.safetensors`, or the only one there is.
 pub(super) fn shards(folder: &Path, found: &[PathBuf]) -> Result<Vec<PathBuf>, FormatError> {
     let index = folder.join(INDEX);
-    if index.is_file() {
-        let map = safetensors::index(&read_text(&index, safetensors::HEADER_LIMIT as u64)?)?;
+    if index.exists() {
+        let map = safetensors::index(&read(&index, safetensors::HEADER_LIMIT as u64)?)?;
         let names: BTreeSet<&String> = map.values().collect();
         return Ok(names.into_iter().map(|n| folder.join(n)).collect());
     }
@@ -50,15 +50,15 @@ impl Stored {
 /// Opens the model of `files`, whose configuration is in `folder`; the model is named `path`.
 pub(super) fn open(path: &Path, folder: &Path, files: Vec<PathBuf>) -> Result<ModelFile, FormatError> {
     let config = folder.join("config.json");
-    if !config.is_file() {
+    if !config.exists() {
         let fault = Fault::new("config.json", "a file beside the weights", "none");
         return Err(fault.remedy("fetch the whole model folder").into());
     }
     let HfConfig { model: mut config, quantization } =
-        hf::parse(&read_text(&config, hf::LIMIT as u64)?).map_err(|e| e.within("config.json"))?;
+        hf::parse(&read(&config, hf::LIMIT as u64)?).map_err(|e| e.within("config.json"))?;
     let generation = folder.join("generation_config.json");
-    if generation.is_file() {
-        config.add_eos(hf::generation_eos(&read_text(&generation, hf::LIMIT as u64)?)?);
+    if generation.exists() {
+        config.add_eos(hf::generation_eos(&read(&generation, hf::LIMIT as u64)?)?);
     }
     let (mut stored, bytes_on_disk) = read_shards(&files)?;
     if files.len() > 1 {
@@ -109,7 +109,7 @@ fn read_shards(files: &[PathBuf]) -> Result<(BTreeMap<String, Stored>, u64), For
 
 /// Every tensor of the index must be in the shards, and the other way round.
 fn check_index(index: &Path, stored: &BTreeMap<String, Stored>) -> Result<(), FormatError> {
-    let map = safetensors::index(&read_text(index, safetensors::HEADER_LIMIT as u64)?)?;
+    let map = safetensors::index(&read(index, safetensors::HEADER_LIMIT as u64)?)?;
     if let Some((name, file)) = map.iter().find(|(n, _)| !stored.contains_key(*n)) {
         return Err(Fault::new(name, format!("data in {file}, as the index says"), "nothing").into());
     }
@@ -247,16 +247,16 @@ fn tokenizer(folder: &Path) -> TokenizerSource {
 /// `default` is taken.
 fn chat_template(folder: &Path) -> Result<Option<String>, FormatError> {
     let jinja = folder.join("chat_template.jinja");
-    if jinja.is_file() {
-        let text = String::from_utf8(read_text(&jinja, TEXT_LIMIT)?)
+    if jinja.exists() {
+        let text = String::from_utf8(read(&jinja, TEXT_LIMIT)?)
             .map_err(|_| Fault::new("chat_template.jinja", "UTF-8", "other bytes"))?;
         return Ok(Some(text));
     }
     let path = folder.join("tokenizer_config.json");
-    if !path.is_file() {
+    if !path.exists() {
         return Ok(None);
     }
-    let map = json::object("tokenizer_config.json", &read_text(&path, TEXT_LIMIT)?, TEXT_LIMIT as usize)?;
+    let map = json::object("tokenizer_config.json", &read(&path, TEXT_LIMIT)?, TEXT_LIMIT as usize)?;
     let fields = Fields::new("", &map);
     let Some(named) = fields.get("chat_template").and_then(serde_json::Value::as_array) else {
         return Ok(fields.text("chat_template")?.map(str::to_owned));

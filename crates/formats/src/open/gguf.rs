@@ -2,7 +2,7 @@
 
 use crate::config::{self, ModelConfig};
 use crate::error::FormatError;
-use crate::gguf::vocab::Metadata;
+use crate::gguf::vocab::{Metadata, PLACEHOLDER};
 use crate::gguf::{GgufVocab, Header, Tensor, header};
 use crate::map::map;
 use crate::model_file::{Elements, FileKind, ModelFile, TensorInfo, TokenizerSource, check_shape};
@@ -17,7 +17,8 @@ pub(super) fn open(path: &Path, file: &Path) -> Result<ModelFile, FormatError> {
     let header = header::parse(&bytes)?;
     let config = config::gguf::parse(&header, &bytes)?;
     let weights = weights(&header, &config, &bytes)?;
-    let vocab = GgufVocab::read(&header)?;
+    let placeholder = Metadata(&header).flag(PLACEHOLDER)? == Some(true);
+    let vocab = GgufVocab::read(&header)?.filter(|_| !placeholder);
     let chat_template = Metadata(&header).text("tokenizer.chat_template")?.map(str::to_owned);
     Ok(ModelFile {
         config,
