@@ -30,12 +30,13 @@ pub fn is_multiplied(role: Role, config: &ModelConfig) -> bool {
 /// The class that `model` runs in: the one asked for, else the one that suits the format of most of its weights.
 ///
 /// # Errors
-/// When there is no such class, or the class does not compute with a format that the model has.
+/// When there is no such class, the class does not compute with a format that the model has, or its name would say
+/// something else about the weights than what they are.
 pub fn choose(model: &Model, asked: Option<&str>) -> Result<Class, ModelError> {
     let formats = multiplied_formats(model)?;
     let Some(name) = asked else { return Ok(default_class(&formats)) };
     let class = Class::by_name(name)?;
-    admits_all(class, &formats).map_err(|why| {
+    suits(class, &formats).map_err(|why| {
         Fault::new("class", "one that the model's weights admit", why)
             .remedy(format!("leave the class out, which takes {}", default_class(&formats).name))
     })?;
@@ -53,7 +54,7 @@ pub fn fits(model: &Model) -> Result<Vec<ClassFit>, ModelError> {
         class: class.name,
         summary: class.summary,
         default: class == default,
-        kv_bytes_per_token: admits_all(class, &formats)
+        kv_bytes_per_token: suits(class, &formats)
             .map(|()| crate::planner::kv_shape(model.config(), class).token_bytes())
             .into(),
     };
@@ -84,9 +85,27 @@ fn admits_all(class: Class, formats: &BTreeMap<Format, u64>) -> Result<(), Strin
     formats.keys().try_for_each(|f| class.admits(*f))
 }
 
+/// Whether a model of `formats` may run in `class`: in `f32`, which every model can, or in the class of its own weights.
+/// The packed classes do the same arithmetic whatever the packing, so a `w8a16` over 4-bit weights would compute, and
+/// its records would be compared with those of 8-bit weights.
+fn suits(class: Class, formats: &BTreeMap<Format, u64>) -> Result<(), String> {
+    admits_all(class, formats)?;
+    let own = default_class(formats);
+    if class == own || class == CLASSES[0] {
+        return Ok(());
+    }
+    Err(format!(
+        "{} is not the class of these weights: most are {}, which is {}",
+        class.name,
+        commonest(formats),
+        own.name
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tare_core::AffineBits;
 
     #[test]
     fn the_commonest_format_names_the_class_unless_another_format_forbids_it() {
@@ -96,5 +115,39 @@ mod tests {
         assert_eq!(of(&[(Format::Q4_0, 90), (Format::F16, 10)]), "f32");
         assert_eq!(of(&[(Format::BF16, 90)]), "bf16");
         assert_eq!(of(&[(Format::BF16, 90), (Format::F32, 10)]), "f32");
+    }
+
+    #[test]
+    fn a_class_says_what_the_weights_are() {
+        let all = [Format::ALL.to_vec(), vec![Format::Affine { bits: AffineBits::Eight, group: 64 }]].concat();
+        for format in all {
+            let formats = BTreeMap::from([(format, 1)]);
+            let own = default_class(&formats);
+            let fitting: Vec<&str> =
+                CLASSES.into_iter().filter(|c| suits(*c, &formats).is_ok()).map(|c| c.name).collect();
+            let want = CLASSES.into_iter().filter(|c| c.name == "f32" || *c == own).map(|c| c.name);
+            assert_eq!(fitting, want.collect::<Vec<_>>(), "{format}");
+        }
+        let mixed = BTreeMap::from([(Format::Q4K, 90), (Format::Q6K, 10)]);
+        let why = suits(Class::by_name("w8a16").unwrap(), &mixed).unwrap_err();
+        assert_eq!(why, "w8a16 is not the class of these weights: most are q4_k, which is w4a16");
+    }
+
+    #[test]
+    fn an_asked_class_that_lies_is_refused_and_inspection_says_why() {
+        for (spec, lie, truth) in [
+            ("synthetic:qwen3-tiny?format=w4g32", "w8a16", "w4a16"),
+            ("synthetic:qwen3-tiny?format=q4_0", "w8a16", "w4a16"),
+            ("synthetic:qwen3-tiny?format=q8_0", "w4a16", "w8a16"),
+        ] {
+            let model = Model::open(spec).unwrap();
+            let error = choose(&model, Some(lie)).unwrap_err().to_string();
+            assert!(error.contains(&format!("which is {truth}")) && error.contains("leave the class out"), "{error}");
+            assert_eq!(choose(&model, Some(truth)).unwrap(), choose(&model, None).unwrap());
+            assert_eq!(choose(&model, Some("f32")).unwrap().name, "f32");
+            let fits = fits(&model).unwrap();
+            let verdict = &fits.iter().find(|f| f.class == lie).unwrap().kv_bytes_per_token;
+            assert!(verdict.to_string().contains(&format!("which is {truth}")), "{spec}: {verdict}");
+        }
     }
 }
