@@ -3,7 +3,8 @@
 mod kept;
 mod step;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use tare_core::Fault;
 use tare_model::{Model, Resolved};
 use tare_ops::{Backend, BackendInfo, KvShape};
 
@@ -144,8 +145,21 @@ impl Engine {
         self.check_vocabulary("prompt", r.prompt.iter())?;
         self.check_vocabulary("stop_tokens", r.stop_tokens.iter())?;
         self.check_vocabulary("logit_bias", r.sampling.logit_bias.iter().map(|(token, _)| token))?;
+        r.sampling.check(self.vocabulary).and_then(|()| self.check_choice(r)).map_err(Refused::Sampling)?;
         let waiting = self.scheduler.waiting();
         if waiting >= self.max_queue { Err(Refused::QueueFull { waiting }) } else { Ok(()) }
+    }
+
+    /// Whether a token is left to draw besides those that the bias rules out and stop tokens that are held back.
+    fn check_choice(&self, r: &Request) -> Result<(), Fault> {
+        let ruled_out = r.sampling.logit_bias.iter().filter(|(_, bias)| *bias == f32::NEG_INFINITY);
+        let held_back = r.stop_tokens.iter().filter(|_| r.min_tokens > 0);
+        let out: BTreeSet<&u32> = ruled_out.map(|(token, _)| token).chain(held_back).collect();
+        if out.len() < self.vocabulary {
+            return Ok(());
+        }
+        let expected = format!("one of the {} tokens to be allowed", self.vocabulary);
+        Err(Fault::new("logit_bias and stop_tokens", expected, "none").remedy("rule out fewer tokens"))
     }
 
     fn check_vocabulary<'a>(&self, list: &str, mut tokens: impl Iterator<Item = &'a u32>) -> Result<(), Refused> {

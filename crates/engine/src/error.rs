@@ -36,6 +36,9 @@ pub enum Refused {
         /// Tokens in the pool.
         capacity_tokens: usize,
     },
+    /// A sampling parameter outside its range, or nothing left that could be drawn. In a step it would fail everybody.
+    #[error("sampling: {0}")]
+    Sampling(Fault),
     /// Too many requests wait.
     #[error("{waiting} requests are waiting, as many as the queue holds: try again later")]
     QueueFull {

@@ -65,6 +65,9 @@ impl KvShape {
     }
 }
 
+/// Rows that no bucket exceeds: buffers and checks are made for all of them at once.
+const MOST_ROWS: usize = 1 << 20;
+
 /// The most rows that an executable can take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Bucket {
@@ -160,6 +163,11 @@ impl ForwardPlan {
     /// # Errors
     /// The first call that does not fit, with what was expected and found.
     pub fn validate(&self) -> Result<(), Fault> {
+        let rows = self.bucket.rows.max(self.bucket.selected);
+        if rows > MOST_ROWS {
+            let at = format!("plan {}: bucket", self.name);
+            return Err(Fault::new(at, format!("at most {MOST_ROWS} rows"), rows.to_string()));
+        }
         if let Some(b) = self.buffers.iter().find(|b| b.width == 0) {
             return Err(Fault::new(format!("plan {}: buffer {}", self.name, b.name), "a width above 0", "0"));
         }

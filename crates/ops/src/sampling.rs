@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
+use tare_core::Fault;
 
 /// The order in which the filters are applied. The orders keep different sets: see goldens/README.md, `sampling`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -60,6 +61,35 @@ impl Default for SamplingParams {
 }
 
 impl SamplingParams {
+    /// Whether they can be used with V logits.
+    ///
+    /// # Errors
+    /// The first parameter outside its range.
+    pub fn check(&self, vocab: usize) -> Result<(), Fault> {
+        let ranges = [
+            ("temperature", self.temperature, self.temperature >= 0.0, "0 (greedy) or more"),
+            ("top_p", self.top_p, self.top_p > 0.0 && self.top_p <= 1.0, "above 0 and at most 1"),
+            ("min_p", self.min_p, (0.0..=1.0).contains(&self.min_p), "0 to 1"),
+            ("repetition_penalty", self.repetition_penalty, self.repetition_penalty > 0.0, "above 0"),
+            ("presence_penalty", self.presence_penalty, true, "a number"),
+            ("frequency_penalty", self.frequency_penalty, true, "a number"),
+        ];
+        let outside = ranges.iter().find(|(_, value, inside, _)| !(*inside && value.is_finite()));
+        if let Some((name, value, _, range)) = outside {
+            return Err(Fault::new(*name, *range, value.to_string()));
+        }
+        if self.top_logprobs as usize > vocab {
+            return Err(Fault::new("top_logprobs", format!("at most {vocab}"), self.top_logprobs.to_string()));
+        }
+        match self.logit_bias.iter().find(|(id, b)| *id as usize >= vocab || b.is_nan() || *b == f32::INFINITY) {
+            Some((id, b)) => {
+                let expected = format!("ids below {vocab} and numbers below infinity");
+                Err(Fault::new("logit_bias", expected, format!("{id}: {b}")))
+            }
+            None => Ok(()),
+        }
+    }
+
     /// Whether drawing needs to know the tokens so far.
     pub fn needs_history(&self) -> bool {
         self.presence_penalty != 0.0 || self.frequency_penalty != 0.0 || self.repetition_penalty != 1.0

@@ -92,6 +92,7 @@ impl Problem {
             Refused::ContextExceeded { .. } => of(Some("context_length_exceeded"), prompt),
             Refused::NeverFits { .. } => of(Some("kv_capacity_exceeded"), "max_tokens"),
             Refused::OutOfVocabulary { place, .. } => of(None, place),
+            Refused::Sampling(fault) => of(None, &fault.at),
             Refused::QueueFull { .. } => Self::queue_full(message),
         }
     }

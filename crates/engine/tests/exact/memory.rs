@@ -2,6 +2,7 @@
 
 use crate::rig::{Answer, PAGED, PLAIN, Rig, drain, full, prompts, run, sampled};
 use tare_engine::{Refused, Request};
+use tare_ops::SamplingParams;
 
 #[test]
 fn preempted_is_undisturbed() {
@@ -46,6 +47,36 @@ fn what_can_never_run_is_refused_with_its_numbers() {
     }
     assert_eq!(refused(&mut engine, Request::greedy(vec![1], 1)), Refused::QueueFull { waiting: 64 });
     assert_eq!(drain(&mut engine).len(), 64);
+}
+
+/// In a step they would fail every request that runs beside, again and again.
+#[test]
+fn parameters_that_no_step_could_use_are_refused() {
+    let mut engine = PAGED.engine();
+    let plain = SamplingParams::default;
+    let everything = |bias| (0..512).map(|token| (token, bias)).collect::<Vec<_>>();
+    let faulty = [
+        ("temperature", SamplingParams { temperature: -0.5, ..plain() }),
+        ("temperature", SamplingParams { temperature: f32::NAN, ..plain() }),
+        ("top_p", SamplingParams { top_p: 0.0, ..plain() }),
+        ("min_p", SamplingParams { min_p: 1.5, ..plain() }),
+        ("repetition_penalty", SamplingParams { repetition_penalty: 0.0, ..plain() }),
+        ("presence_penalty", SamplingParams { presence_penalty: f32::INFINITY, ..plain() }),
+        ("top_logprobs", SamplingParams { top_logprobs: 513, ..plain() }),
+        ("logit_bias", SamplingParams { logit_bias: vec![(3, f32::NAN)], ..plain() }),
+        ("logit_bias and stop_tokens", SamplingParams { logit_bias: everything(f32::NEG_INFINITY), ..plain() }),
+    ];
+    for (at, sampling) in faulty {
+        let refused = engine.submit(Request { sampling, ..Request::greedy(vec![1], 1) }).unwrap_err();
+        assert!(matches!(&refused, Refused::Sampling(fault) if fault.at == at), "{at}: {refused}");
+    }
+    let stops = Request { stop_tokens: (0..512).collect(), min_tokens: 1, ..Request::greedy(vec![1], 1) };
+    assert!(matches!(engine.submit(stops).unwrap_err(), Refused::Sampling(_)));
+    assert!(!engine.has_work());
+    let mut bias = everything(f32::NEG_INFINITY);
+    bias[77].1 = 0.0;
+    let only = SamplingParams { logit_bias: bias, ..plain() };
+    assert_eq!(run(&mut engine, Request { sampling: only, ..Request::greedy(vec![1], 2) }).answer.tokens, [77, 77]);
 }
 
 #[test]

@@ -13,7 +13,7 @@ use super::filter::{adjusted, keep};
 use super::lanes;
 use super::select::selected;
 use crate::batch::{Batch, RowOutput, StepOutput, Wants};
-use crate::sampling::{Sampler, SamplingParams};
+use crate::sampling::Sampler;
 
 /// One output for each selected row. logits [selected, V]
 ///
@@ -164,36 +164,13 @@ impl LogSoftmax {
 /// # Errors
 /// The first parameter outside its range.
 pub fn check_sampler(sampler: &Sampler, vocab: usize) -> Result<(), Fault> {
-    check_params(&sampler.params, vocab)?;
+    sampler.params.check(vocab)?;
     let words = vocab.div_ceil(32);
     if let Some(mask) = sampler.allowed.as_ref().filter(|m| m.len() != words) {
         return Err(Fault::new("allowed", format!("{words} words for {vocab} tokens"), mask.len().to_string()));
     }
     match sampler.prompt.iter().chain(&sampler.output).find(|id| **id as usize >= vocab) {
         Some(id) => Err(Fault::new("token history", format!("ids below {vocab}"), id.to_string())),
-        None => Ok(()),
-    }
-}
-
-fn check_params(p: &SamplingParams, vocab: usize) -> Result<(), Fault> {
-    let ranges = [
-        ("temperature", p.temperature, p.temperature >= 0.0, "0 (greedy) or more"),
-        ("top_p", p.top_p, p.top_p > 0.0 && p.top_p <= 1.0, "above 0 and at most 1"),
-        ("min_p", p.min_p, (0.0..=1.0).contains(&p.min_p), "0 to 1"),
-        ("repetition_penalty", p.repetition_penalty, p.repetition_penalty > 0.0, "above 0"),
-        ("presence_penalty", p.presence_penalty, true, "a number"),
-        ("frequency_penalty", p.frequency_penalty, true, "a number"),
-    ];
-    if let Some((name, value, _, range)) = ranges.iter().find(|(_, value, inside, _)| !(*inside && value.is_finite())) {
-        return Err(Fault::new(*name, *range, value.to_string()));
-    }
-    if p.top_logprobs as usize > vocab {
-        return Err(Fault::new("top_logprobs", format!("at most {vocab}"), p.top_logprobs.to_string()));
-    }
-    match p.logit_bias.iter().find(|(id, b)| *id as usize >= vocab || b.is_nan() || *b == f32::INFINITY) {
-        Some((id, b)) => {
-            Err(Fault::new("logit_bias", format!("ids below {vocab} and finite numbers"), format!("{id}: {b}")))
-        }
         None => Ok(()),
     }
 }
