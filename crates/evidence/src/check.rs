@@ -1,9 +1,13 @@
 //! What must hold inside one record, whoever wrote it.
 
+use crate::agree;
 use crate::canonical;
 use crate::derive::derive;
 use crate::identity::Work;
 use crate::record::{Outcome, Record, SCHEMA_VERSION, Timed, record_id};
+use crate::recount;
+use crate::state::State;
+use crate::unique;
 use serde_json::Value;
 use tare_core::Fault;
 
@@ -14,12 +18,13 @@ impl Record {
     /// Reads a record.
     ///
     /// # Errors
-    /// When it is no JSON, of another schema version, or does not have the shape of the schema.
+    /// When it is no JSON, has a key twice, is of another schema version, or does not have the shape of the schema.
     pub fn parse(text: &str) -> Result<Self, Fault> {
         Ok(parse(text)?.0)
     }
 
-    /// Everything that does not hold inside the record: digests, id, counts, figures. Empty when all is well.
+    /// Everything that does not hold inside the record: digests, id, counts, figures, and facts that it has twice.
+    /// Empty when all is well.
     ///
     /// # Errors
     /// When the record has no JSON form.
@@ -34,7 +39,7 @@ pub(crate) fn parse(text: &str) -> Result<(Record, Value), Fault> {
         Fault::new("record", format!("JSON of record schema {SCHEMA_VERSION}"), e.to_string())
             .remedy("restore the file as it was written")
     };
-    let value: Value = serde_json::from_str(text).map_err(schema_fault)?;
+    let value = unique::parse(text).map_err(schema_fault)?;
     check_version(&value)?;
     let record = serde_json::from_str(text).map_err(schema_fault)?;
     Ok((record, value))
@@ -53,6 +58,7 @@ pub(crate) fn check_version(value: &Value) -> Result<(), Fault> {
 pub(crate) fn faults(record: &Record, value: &Value) -> Vec<Fault> {
     let mut faults = Vec::new();
     check_digests(record, value, &mut faults);
+    faults.extend(state_fault(&record.state));
     faults.extend(work_faults(&record.work));
     match &record.outcome {
         Outcome::Timed(timed) => check_timed(record, timed, value, &mut faults),
@@ -61,6 +67,8 @@ pub(crate) fn faults(record: &Record, value: &Value) -> Vec<Fault> {
             faults.extend(all.filter_map(|e| e.check(&record.work).err()));
         }
     }
+    faults.extend(agree::faults(record));
+    faults.extend(recount::faults(record));
     faults
 }
 
@@ -84,6 +92,14 @@ fn check_digests(record: &Record, value: &Value, faults: &mut Vec<Fault>) {
     same("id", record_id(record.about.created_at, value), &record.id);
 }
 
+/// A record is written as valid: whatever is thought of it later is an amendment with a date and a reason.
+fn state_fault(state: &State) -> Option<Fault> {
+    (*state != State::Valid).then(|| {
+        Fault::new("state", "`valid`, as every record is written", format!("`{}`", state.name()))
+            .remedy("restore the file as it was written; a later state lies beside it as an amendment")
+    })
+}
+
 fn work_faults(work: &Work) -> Option<Fault> {
     let rows = work.rows as usize;
     let (prompts, outputs) = (work.prompt_lengths.len(), work.output_lengths.len());
@@ -98,13 +114,6 @@ fn work_faults(work: &Work) -> Option<Fault> {
 fn check_timed(record: &Record, timed: &Timed, value: &Value, faults: &mut Vec<Fault>) {
     let samples = &timed.measured.samples;
     faults.extend(samples.warmups.iter().filter_map(|e| e.check(&record.work).err()));
-    let (planned, ran) = (record.method.planned_rounds as usize, samples.rounds.len());
-    if planned != ran {
-        faults.push(
-            Fault::new("method.planned_rounds", format!("{ran}, the rounds in `samples`"), planned.to_string())
-                .remedy("run the missing rounds as a new attempt; rounds are neither dropped nor added"),
-        );
-    }
     let derived = derive(&record.work, samples, &timed.measured.ceilings, &timed.measured.demands);
     match derived.and_then(|d| canonical::value_of(&d)) {
         Ok(expected) => compare("derived", &expected, value.get("derived").unwrap_or(&Value::Null), faults),

@@ -25,20 +25,20 @@ pub const SCHEMA_FOLDER: &str = "schema";
 #[derive(Debug, thiserror::Error)]
 pub enum LedgerError {
     /// The file system refused.
-    #[error("{}: expected to {doing}, found: {source}", .path.display())]
+    #[error("{}: expected to {doing}, found: {found}", .path.display())]
     Io {
         /// The file or folder.
         path: PathBuf,
         /// What was tried.
         doing: &'static str,
-        /// What the system said.
-        source: io::Error,
+        /// What the system said. It is in the text already, so that it is no source: a chain would tell it twice.
+        found: io::Error,
     },
     /// The record is there already; nothing was changed.
     #[error("{}: expected no such file, found one; a record is written once", .0.display())]
     Duplicate(PathBuf),
     /// The record does not hold together, or may not be kept here.
-    #[error("{0}")]
+    #[error(transparent)]
     Refused(#[from] Fault),
     /// No record has this id.
     #[error("record `{0}`: expected in the ledger, found none; `ledger list` names those it has")]
@@ -261,7 +261,7 @@ fn write_temporary(folder: &Path, bytes: &[u8]) -> Result<PathBuf, LedgerError> 
 
 fn io_error(path: &Path, doing: &'static str) -> impl FnOnce(io::Error) -> LedgerError + use<> {
     let path = path.to_path_buf();
-    move |source| LedgerError::Io { path, doing, source }
+    move |found| LedgerError::Io { path, doing, found }
 }
 
 fn parent(path: &Path) -> &Path {

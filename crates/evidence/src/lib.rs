@@ -12,6 +12,7 @@
 
 #![forbid(unsafe_code)]
 
+mod agree;
 pub mod canonical;
 mod check;
 pub mod compare;
@@ -22,11 +23,13 @@ pub mod identity;
 pub mod ledger;
 pub mod provenance;
 pub mod record;
+mod recount;
 pub mod samples;
 pub mod schema;
 pub mod state;
 pub mod stats;
 mod sums;
+mod unique;
 pub mod utc;
 pub mod verify;
 

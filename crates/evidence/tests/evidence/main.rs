@@ -1,6 +1,7 @@
 //! Records and ledgers seen from outside the crate.
 
 mod compare;
+mod forged;
 mod ledger;
 mod records;
 mod schema;

@@ -51,6 +51,7 @@ fn a_missing_ceiling_leaves_its_reason_and_the_other_bound() {
 fn one_emitted_token_has_no_decode_phase() {
     let mut draft = specimen::draft(specimen::passed());
     draft.work.output_lengths = vec![1];
+    draft.measured.demands.decode = Reading::unavailable("no token after the first");
     for emitted in emitted_mut(&mut draft) {
         emitted.truncate(1);
     }

@@ -69,6 +69,41 @@ pub(crate) fn draft(gate: Judgement) -> Draft {
     }
 }
 
+/// The specimen as the laboratory lays it out: what the arm sums up stands in the plan and the configuration too, checks
+/// have the gate's names, and a token writes 64 bytes of keys and values.
+pub(crate) fn laboratory() -> Draft {
+    let kv = json!({ "layers": 2, "kv_heads": 1, "head_size": 8, "dtype": "bf16" });
+    let plan = json!({
+        "buckets": [{ "bucket": { "rows": 16, "selected": 1 }, "sha256": "99".repeat(32), "kernels": { "rope.avx512": 2 } }],
+        "widest": { "name": "paged", "class": "w4a16", "kv": kv },
+    });
+    let check = |name: &str, compared, max_error, limit| Check { name: name.into(), compared, max_error, limit };
+    let checks = vec![
+        check("rounds-agree", 20, 0.0, 0.0),
+        check("emulation-logit", 20, 0.0, 0.01),
+        check("emulation-rank", 5, 0.0, 0.0),
+        check("accuracy-logit", 20, 0.070_941_925_048_828_12, 0.3),
+        check("accuracy-rank", 5, 0.0, 0.1),
+        check("kv", 4, 0.0, 0.0),
+    ];
+    let report = GateReport { thresholds_version: "1".into(), checks, misses: vec![] };
+    let mut draft = draft(report.judge().expect("a report"));
+    draft.arm.plan = "paged".into();
+    draft.arm.plan_sha256 = canonical::digest(&plan);
+    draft.plan = plan;
+    draft.provenance.config = json!({
+        "plan": { "name": "paged", "cache": "paged", "page_tokens": 64 },
+        "class": "w4a16", "context": 15, "threads": 2, "rounds": 3, "warmups": 1,
+    });
+    draft.method.order = vec![vec!["paged".into()]; 3];
+    for (demand, bytes) in [(&mut draft.measured.demands.prefill, 640), (&mut draft.measured.demands.decode, 256)] {
+        if let Reading::Available(demand) = demand {
+            demand.kv_write_bytes = bytes;
+        }
+    }
+    draft
+}
+
 pub(crate) fn work() -> Work {
     Work {
         weights_values_sha256: "aa".repeat(32),
@@ -181,12 +216,11 @@ fn ceilings() -> Vec<Ceiling> {
     vec![ceiling("read", Resource::Bytes, 100_000), ceiling("fma", Resource::Flops, 10_000_000)]
 }
 
-/// Prefill: 60 ms of flops against 10 us of bytes. Decode: 20 ms of bytes against 1 ms of flops.
+/// Prefill: 60 ms of flops against 10 us of bytes. Decode: 20 ms of bytes against 1 ms of flops. A token writes 50 bytes.
 fn demands() -> Demands {
-    let demand = |weight_bytes, flops| {
-        let (byte_ceiling, flop_ceiling) = ("read".into(), "fma".into());
-        let (kv_read_bytes, kv_write_bytes) = (300, 200);
+    let demand = |weight_bytes, kv_write_bytes, flops| {
+        let (byte_ceiling, flop_ceiling, kv_read_bytes) = ("read".into(), "fma".into(), 300);
         Reading::Available(Demand { weight_bytes, kv_read_bytes, kv_write_bytes, flops, byte_ceiling, flop_ceiling })
     };
-    Demands { prefill: demand(500, 600_000_000), decode: demand(1_999_500, 10_000_000) }
+    Demands { prefill: demand(200, 500, 600_000_000), decode: demand(1_999_500, 200, 10_000_000) }
 }
