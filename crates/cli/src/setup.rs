@@ -10,7 +10,7 @@ use tare_lab::slow_paths;
 use tare_model::{Model, PlanSpec};
 use tare_ops::{Class, Isa};
 use tare_probe::Host;
-use tare_text::{BpeVocab, ChatTemplate, Tokenizer};
+use tare_text::{BpeVocab, ChatTemplate, Special, Tokenizer};
 
 use crate::args::HowArgs;
 use crate::pull;
@@ -152,6 +152,12 @@ pub(crate) fn tokenizer(model: &Model) -> Result<Tokenizer> {
             .remedy("where the command takes it, give token ids with --ids FILE.json")
             .into()),
     }
+}
+
+/// A text as a prompt of its own: special tokens in it stay text, and it begins as the model's texts begin.
+pub(crate) fn plain_prompt(text: &str, tokenizer: &Tokenizer) -> Result<Vec<u32>> {
+    let ids = tokenizer.encode(text, Special::Text)?;
+    Ok(tokenizer.add_bos().into_iter().chain(ids).collect())
 }
 
 /// The model's chat template.

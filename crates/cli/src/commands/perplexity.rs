@@ -8,11 +8,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use tare_engine::Engine;
 use tare_lab::reference::score;
-use tare_text::Special;
 
 use crate::args::PerplexityArgs;
 use crate::settings::Settings;
-use crate::setup::{How, open_model, read_ids, tokenizer};
+use crate::setup::{How, open_model, plain_prompt, read_ids, tokenizer};
 
 /// Runs the command.
 pub(crate) fn run(args: &PerplexityArgs, settings: &Settings) -> Result<()> {
@@ -22,7 +21,7 @@ pub(crate) fn run(args: &PerplexityArgs, settings: &Settings) -> Result<()> {
     } else {
         let text =
             std::fs::read_to_string(&args.file).with_context(|| format!("cannot read {}", args.file.display()))?;
-        tokenizer(&model)?.encode(&text, Special::Text)?
+        plain_prompt(&text, &tokenizer(&model)?)?
     };
     if args.window < 2 {
         bail!("--window: expected at least 2 tokens, since the first of a window is not scored, found {}", args.window);

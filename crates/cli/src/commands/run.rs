@@ -7,13 +7,13 @@ use tare_engine::Request;
 use tare_model::Model;
 use tare_ops::SamplingParams;
 use tare_probe::ResidentMemory;
-use tare_text::{ChatRequest, Json, Special, Tokenizer};
+use tare_text::{ChatRequest, Json, Tokenizer};
 
 use crate::args::{RunArgs, SampleArgs};
 use crate::generate::{Answer, Text, answer};
 use crate::interrupt::Interrupt;
 use crate::settings::Settings;
-use crate::setup::{How, chat_template, open_model, read_ids, text_argument, tokenizer};
+use crate::setup::{How, chat_template, open_model, plain_prompt, read_ids, text_argument, tokenizer};
 
 /// Runs the command.
 pub(crate) fn run(args: &RunArgs, settings: &Settings) -> Result<()> {
@@ -65,11 +65,7 @@ fn prompt(args: &RunArgs, model: &Model, tokenizer: Option<&Tokenizer>) -> Resul
     };
     let text = text_argument(text)?;
     if args.raw || model.chat_template().is_none() {
-        let mut ids = tokenizer.encode(&text, Special::Text)?;
-        if let Some(bos) = tokenizer.add_bos() {
-            ids.insert(0, bos);
-        }
-        return Ok(ids);
+        return plain_prompt(&text, tokenizer);
     }
     let system = args.system.iter().map(|s| Json::message("system", s));
     let messages = system.chain([Json::message("user", &text)]).collect();
