@@ -33,8 +33,12 @@ pub(crate) fn emitted(record: &Record) -> (&[Emitted], Vec<&Emitted>) {
     }
 }
 
-/// The plan of the widest bucket: `plan.resolved.widest`, or `plan.resolved` where that is one plan alone.
+/// The plan of the widest bucket: `plan.resolved.widest`, or `plan.resolved` where that is one plan alone. Null for
+/// another engine.
 pub(crate) fn widest(record: &Record) -> &Value {
+    if record.arm.peer.is_some() {
+        return &Value::Null;
+    }
     let resolved = &record.plan.resolved;
     resolved.get("widest").unwrap_or(resolved)
 }
@@ -136,7 +140,7 @@ fn kv_fault(record: &Record) -> Option<Fault> {
     let demands = &timed.measured.demands;
     let written = |d: &Reading<Demand>| d.available().map(|d| u128::from(d.kv_write_bytes));
     let (prefill, decode) = (written(&demands.prefill), written(&demands.decode).filter(|_| *eos == EosRule::Ignore));
-    let said = if record.arm.peer.is_none() { plan_token_bytes(widest(record)) } else { None };
+    let said = plan_token_bytes(widest(record));
     let at = "demands.kv_write_bytes";
     let phases = [("prefill", prefill, prefilled), ("decode", decode, decoded)];
     let unplanned = phases.into_iter().find_map(|(phase, bytes, tokens)| {

@@ -57,8 +57,8 @@ impl Report {
 
 /// Verifies one record, or every record under a folder. All findings are reported, not only the first.
 ///
-/// For each file: its checksum, the schema, every digest inside it, its id, the counts that gate and work demand, and
-/// every figure derived again. For a folder also: names, files without checksum, checksums without file, amendments
+/// For each file: its checksum, the schema, every digest inside it, its id, the counts that gate and work demand, facts
+/// that stand in two places, and every figure derived again. For a folder also: names, files without checksum, checksums without file, amendments
 /// without record. A single file away from its ledger is checked without a checksum, and a note says so.
 ///
 /// # Errors

@@ -120,6 +120,27 @@ fn a_limit_is_the_forgers_to_choose() {
     assert!(record.faults().unwrap().is_empty(), "{:?}", record.faults());
 }
 
+/// A gate that failed for ids that differ says so, and one that failed for something else says that they agree.
+#[test]
+fn a_failed_gate_is_held_against_the_samples_too() {
+    let sealed = |max_error: f64, compared: u64| {
+        let mut draft = specimen::laboratory();
+        let Judgement::Passed(gate) = &draft.gate else { panic!("the specimen passes") };
+        let mut report = gate.report().clone();
+        report.checks[0].max_error = max_error;
+        report.checks[2].max_error = 0.5;
+        for logits in [1, 3] {
+            report.checks[logits].compared = compared;
+        }
+        draft.gate = report.judge().unwrap();
+        draft.measured.samples.rounds[1].emitted.rows[0].ids[3] += 1;
+        Record::seal(draft)
+    };
+    assert!(sealed(1.0, 15).is_ok_and(|r| !r.passed()));
+    assert!(sealed(0.0, 15).unwrap_err().at.starts_with("gate.checks: rounds-agree: max_error"));
+    assert!(sealed(1.0, 20).unwrap_err().at.starts_with("gate.checks: emulation-logit: compared"));
+}
+
 #[test]
 fn an_arm_is_held_against_plan_and_configuration() {
     refused("arm.class", |r| r.arm.class = "f32".into());

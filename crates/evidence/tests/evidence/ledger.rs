@@ -120,3 +120,24 @@ fn states_change_beside_the_record() {
     let text: Vec<String> = report.findings.iter().map(ToString::to_string).collect();
     assert!(text.iter().any(|t| t.contains("without a gap")), "{text:?}");
 }
+
+/// Whoever prints an error with everything below it tells each thing once.
+#[test]
+fn a_cause_is_told_once() {
+    let chain = |error: LedgerError| {
+        let mut told = vec![error.to_string()];
+        let mut below = std::error::Error::source(&error);
+        while let Some(e) = below {
+            told.push(e.to_string());
+            below = e.source();
+        }
+        told
+    };
+    let root = tempfile::tempdir().unwrap();
+    let missing = chain(Ledger::at(root.path().join("nowhere")).list().unwrap_err());
+    assert!(missing.len() == 1 && missing[0].contains("list the folder, found: "), "{missing:?}");
+    let mut edited = specimen::record();
+    edited.about.title = "Nicer".into();
+    let refused = chain(Ledger::at(root.path()).append(&edited).unwrap_err());
+    assert!(refused.len() == 1 && refused[0].contains("id: expected"), "{refused:?}");
+}
