@@ -236,7 +236,7 @@ fn contradictory_vocabularies_are_refused_with_a_reason() {
         assert!(e.contains(says), "{e:?} does not say {says:?}");
     };
     refuse(|v| v.model = "llama".into(), "expected gpt2");
-    refuse(|v| v.pre = "tekken".into(), "expected qwen2, llama-bpe, smollm, default, found \"tekken\"");
+    refuse(|v| v.pre = "tekken".into(), "expected qwen2, llama-bpe, smollm, gpt-2, default, found \"tekken\"");
     refuse(|v| v.tokens.clear(), "at least one token");
     refuse(|v| v.token_types.truncate(3), "3 types for");
     refuse(|v| v.tokens[7] = v.tokens[8].clone(), "every token once");
