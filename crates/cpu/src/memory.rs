@@ -4,6 +4,7 @@ use std::fmt;
 use std::ptr::NonNull;
 
 /// Bytes from which huge pages are asked for: the size of one.
+#[cfg(any(target_os = "linux", not(unix)))]
 const HUGE: usize = 2 << 20;
 
 /// Zeroed bytes at an address that is a multiple of 64, freed on drop.
