@@ -89,7 +89,7 @@ pub(crate) fn weigh(
     bar.enable_steady_tick(Duration::from_millis(120));
     let title = format!(
         "{}, {} in, {} out, depth {}, class {}, plan {}",
-        rig.model.describe()?.spec,
+        rig.model.describe()?.label(),
         request.prompt.len(),
         request.output_tokens,
         request.prefix.len(),

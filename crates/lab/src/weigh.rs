@@ -210,7 +210,7 @@ impl Weighing<'_> {
 
     fn config(&self) -> Value {
         json!({
-            "model": self.rig.model.describe().map(|d| d.spec).unwrap_or_default(),
+            "model": self.rig.model.describe().map(|d| d.label().to_string()).unwrap_or_default(),
             "plan": self.rig.plan,
             "class": self.rig.class.name,
             "context": self.rig.context,

@@ -67,6 +67,14 @@ pub struct Description {
     pub bytes: u64,
 }
 
+impl Description {
+    /// What a record calls the model: a synthetic one by its specification, a file by its name. Never a path, which
+    /// means nothing elsewhere; digests say what the weights are.
+    pub fn label(&self) -> &str {
+        if self.spec.starts_with(synthetic::SCHEME) { &self.spec } else { &self.name }
+    }
+}
+
 impl Model {
     /// Opens `spec`: a file or folder, or `synthetic:NAME[?format=F&seed=N]` (see [`crate::synthetic`]).
     ///

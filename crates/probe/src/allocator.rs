@@ -1,7 +1,8 @@
 //! Bytes that the process has allocated, and the most since a moment: "allocator peak of that request".
 //!
 //! A binary installs [`Counting`] as its global allocator; what it costs is two relaxed atomic operations for each
-//! allocation, and the token loop makes none. Memory that is mapped, such as model files, does not pass through it.
+//! allocation, and the token loop makes none. Memory that is mapped does not pass through it: model files, and the
+//! KV pools and step buffers of the CPU backend.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
