@@ -17,10 +17,13 @@ use tare_core::Reading;
 use crate::affinity;
 use crate::bell::Bell;
 
-/// Turns of the spin loop before a worker sleeps: 0.1 to 0.3 ms, longer than a balanced stage makes anyone wait.
-const SPINS: usize = 4_000;
-/// The same at a barrier after spinning there was in vain again and again.
-const SPINS_IN_VAIN: usize = 200;
+/// Turns of the spin loop before a worker sleeps: 1 to 3 ms, longer than a stage that one worker does alone, such as
+/// the choice of a token from the logits.
+const SPINS: usize = 40_000;
+/// The same at a barrier after spinning there was in vain again and again. Every waiter of a barrier shortens the spin
+/// when it was in vain, so that one slow stage brings sixteen workers down to this at once: it must still outlast the
+/// stages of an undisturbed step.
+const SPINS_IN_VAIN: usize = 10_000;
 /// The same when there are more workers than processors, so that spinning only keeps the others from working.
 const SPINS_CROWDED: usize = 32;
 
