@@ -3,6 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+/// The exit status of a program that Ctrl-C ended, as shells have it: 128 and the signal's number.
+pub(crate) const INTERRUPTED: u8 = 130;
+
+/// Ctrl-C ended the work; what was done until then has been shown.
+#[derive(Debug, thiserror::Error)]
+#[error("interrupted")]
+pub(crate) struct Cancelled;
+
 /// Whether Ctrl-C was pressed since the last [`Interrupt::clear`]. A second press before anybody looked ends the
 /// program at once.
 #[derive(Clone, Debug)]
@@ -18,7 +26,7 @@ impl Interrupt {
             runtime.block_on(async {
                 while tokio::signal::ctrl_c().await.is_ok() {
                     if seen.swap(true, Ordering::SeqCst) {
-                        std::process::exit(130);
+                        std::process::exit(i32::from(INTERRUPTED));
                     }
                 }
             });

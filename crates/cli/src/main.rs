@@ -28,6 +28,7 @@ fn main() -> ExitCode {
     match run(&Cli::parse().command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) if is_closed_pipe(&e) => ExitCode::SUCCESS,
+        Err(e) if e.is::<interrupt::Cancelled>() => ExitCode::from(interrupt::INTERRUPTED),
         Err(e) => {
             eprintln!("tare: {e:#}");
             ExitCode::FAILURE

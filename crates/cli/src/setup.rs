@@ -33,7 +33,10 @@ pub(crate) fn open_model(name: &str, settings: &Settings) -> Result<Model> {
         Some(path) => Ok(Model::open(&path.to_string_lossy())?),
         None => {
             Err(Fault::new("model", "a folder, a .gguf file, a pulled name or synthetic:NAME", format!("`{name}`"))
-                .remedy(format!("run `tare pull {name}`, or `tare pull --list` for the names that can be pulled"))
+                .remedy(match pull::resolve(name) {
+                    Ok(_) => format!("run `tare pull {name}`"),
+                    Err(_) => "check the path; `tare pull --list` shows the names that can be pulled".to_string(),
+                })
                 .into())
         }
     }

@@ -132,6 +132,8 @@ fn best_level(v: &Variant, _: &OpShape, isa: &IsaSet) -> Fit {
     match built.into_iter().find(|level| isa.has(*level)) {
         Some(best) if best == v.isa => Fit::Best,
         Some(best) => Fit::Fallback { why: format!("this host has {best}, for which there is a kernel") },
-        None => Fit::Fallback { why: "no kernel is written for this processor's vector instructions".to_string() },
+        None => {
+            Fit::Fallback { why: "no vector level that kernels are written for (avx512, avx2) is in use".to_string() }
+        }
     }
 }

@@ -11,7 +11,7 @@ use tare_text::{ChatRequest, Json, Tokenizer};
 
 use crate::args::{RunArgs, SampleArgs};
 use crate::generate::{Answer, Text, answer};
-use crate::interrupt::Interrupt;
+use crate::interrupt::{Cancelled, Interrupt};
 use crate::settings::Settings;
 use crate::setup::{How, chat_template, open_model, plain_prompt, read_ids, text_argument, tokenizer};
 
@@ -45,14 +45,14 @@ pub(crate) fn run(args: &RunArgs, settings: &Settings) -> Result<()> {
     }
     if args.json {
         writeln!(out, "{}", as_json(&done, tokenizer.is_some()))?;
-        return Ok(());
+    } else {
+        if tokenizer.is_none() {
+            write!(out, "{}", serde_json::to_string(&done.ids)?)?;
+        }
+        writeln!(out)?;
+        eprintln!("{}", summary(&done));
     }
-    if tokenizer.is_none() {
-        write!(out, "{}", serde_json::to_string(&done.ids)?)?;
-    }
-    writeln!(out)?;
-    eprintln!("{}", summary(&done));
-    Ok(())
+    if done.finish == "cancelled" { Err(Cancelled.into()) } else { Ok(()) }
 }
 
 fn prompt(args: &RunArgs, model: &Model, tokenizer: Option<&Tokenizer>) -> Result<Vec<u32>> {

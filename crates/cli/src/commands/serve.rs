@@ -3,9 +3,11 @@
 use anyhow::{Context, Result};
 use std::io::IsTerminal;
 use std::net::SocketAddr;
+use tare_core::Fault;
 use tare_server::{ServedModel, ServerConfig};
 
 use crate::args::ServeArgs;
+use crate::interrupt::INTERRUPTED;
 use crate::settings::Settings;
 use crate::setup::{How, chat_template, open_model, tokenizer};
 
@@ -16,6 +18,9 @@ pub(crate) fn run(args: &ServeArgs, settings: &Settings) -> Result<()> {
         .with_ansi(std::io::stderr().is_terminal())
         .with_max_level(tracing::Level::INFO)
         .init();
+    if args.max_sequences == 0 || args.max_queue == 0 {
+        return Err(Fault::new("--max-sequences, --max-queue", "at least 1 of each", "0").into());
+    }
     let model = open_model(&args.model.model, settings)?;
     let tokenizer = tokenizer(&model)?;
     // Without a template only completions are served; the server says so to those who ask for chat.
@@ -43,8 +48,18 @@ pub(crate) fn run(args: &ServeArgs, settings: &Settings) -> Result<()> {
     })
 }
 
-/// Ends when the process is asked to stop.
+/// Ends when the process is asked to stop. Asked once more, the process ends at once.
 async fn shutdown() {
+    asked_to_stop().await;
+    eprintln!("running requests may end, for at most 30 s; once more to stop now");
+    tokio::spawn(async {
+        asked_to_stop().await;
+        std::process::exit(i32::from(INTERRUPTED));
+    });
+}
+
+/// Ends at the next Ctrl-C or SIGTERM.
+async fn asked_to_stop() {
     let interrupt = tokio::signal::ctrl_c();
     #[cfg(unix)]
     {
