@@ -9,7 +9,11 @@ use tare_core::digest::Hasher;
 const SOURCES: [&str; 6] = ["Cargo.toml", "Cargo.lock", "crates", "plans", "gates.toml", ".cargo"];
 
 fn main() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    // Asked when the script runs, not when it was compiled: two clones may share a target folder, and a script compiled
+    // in one would name the sources of that one in a binary built from the other.
+    println!("cargo:rerun-if-env-changed=CARGO_MANIFEST_DIR");
+    let manifest = std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR for build scripts");
+    let root = Path::new(&manifest).join("../..");
     let mut files = Vec::new();
     for s in SOURCES {
         println!("cargo:rerun-if-changed={}", root.join(s).display());
