@@ -19,7 +19,7 @@ pub struct EngineConfig {
     pub max_rows: usize,
     /// Sequences that run at once.
     pub max_sequences: usize,
-    /// Requests that may wait.
+    /// Requests that may wait while as many run as may.
     pub max_queue: usize,
 }
 

@@ -38,6 +38,7 @@ pub struct Engine {
     kv: KvShape,
     vocabulary: usize,
     context: usize,
+    max_sequences: usize,
     max_queue: usize,
     space: Space,
     counters: Counters,
@@ -88,6 +89,7 @@ impl Engine {
             kv: program.kv,
             vocabulary: program.vocabulary,
             context: config.context,
+            max_sequences: config.max_sequences,
             max_queue: config.max_queue,
             space,
             counters: Counters::default(),
@@ -147,7 +149,9 @@ impl Engine {
         self.check_vocabulary("logit_bias", r.sampling.logit_bias.iter().map(|(token, _)| token))?;
         r.sampling.check(self.vocabulary).and_then(|()| self.check_choice(r)).map_err(Refused::Sampling)?;
         let waiting = self.scheduler.waiting();
-        if waiting >= self.max_queue { Err(Refused::QueueFull { waiting }) } else { Ok(()) }
+        // Those that the next step begins wait for nobody: only what does not fit beside them is a queue.
+        let starting = self.max_sequences.saturating_sub(self.scheduler.running());
+        if waiting >= self.max_queue + starting { Err(Refused::QueueFull { waiting }) } else { Ok(()) }
     }
 
     /// Whether a token is left to draw besides those that the bias rules out and stop tokens that are held back.
@@ -204,6 +208,11 @@ impl Engine {
     /// What it runs on.
     pub fn info(&self) -> BackendInfo {
         self.backend.describe()
+    }
+
+    /// Requests that it takes at most: those that run and those that wait.
+    pub fn capacity(&self) -> usize {
+        self.max_sequences + self.max_queue
     }
 
     /// Tokens that a sequence may have, prompt and output together.

@@ -20,12 +20,9 @@ pub struct ServedModel {
     pub vocabulary: usize,
 }
 
-/// Where a server listens and what it takes in.
+/// Where a server listens. What it takes in is the engine's to say: [`tare_engine::EngineConfig::max_queue`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerConfig {
     /// Address to listen on; port 0 takes a free one.
     pub address: SocketAddr,
-    /// Requests that may lie between HTTP and the engine before new ones get 429; at least 1. The engine's own
-    /// `max_queue` bounds those that it has taken but not begun.
-    pub max_queue: usize,
 }

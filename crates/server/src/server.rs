@@ -39,7 +39,6 @@ pub enum ServerError {
 pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
-    max_queue: usize,
     model: ServedModel,
     engine: Engine,
     drain_limit: Duration,
@@ -54,7 +53,7 @@ impl Server {
         let failed = |source| ServerError::Listen { address: config.address, source };
         let listener = TcpListener::bind(config.address).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        Ok(Server { listener, address, max_queue: config.max_queue.max(1), model, engine, drain_limit: DRAIN_LIMIT })
+        Ok(Server { listener, address, model, engine, drain_limit: DRAIN_LIMIT })
     }
 
     /// Where it listens.
@@ -74,7 +73,7 @@ impl Server {
     /// # Errors
     /// When the engine's thread cannot be started or the listener fails.
     pub async fn run(self, shutdown: impl Future<Output = ()> + Send + 'static) -> Result<(), ServerError> {
-        let (mailbox, messages) = mpsc::channel(self.max_queue);
+        let (mailbox, messages) = mpsc::channel(self.engine.capacity());
         let app = Arc::new(App::new(self.model, mailbox));
         let thread = driver::start(self.engine, messages, Arc::clone(&app.gauges))?;
 

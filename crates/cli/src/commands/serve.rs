@@ -36,7 +36,7 @@ pub(crate) fn run(args: &ServeArgs, settings: &Settings) -> Result<()> {
         vocabulary: model.config().vocab,
     };
     let address = SocketAddr::new(args.host, args.port);
-    let config = ServerConfig { address, max_queue: args.max_queue };
+    let config = ServerConfig { address };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
         let server = tare_server::Server::bind(config, served, engine)

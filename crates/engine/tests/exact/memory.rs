@@ -42,11 +42,12 @@ fn what_can_never_run_is_refused_with_its_numbers() {
     assert_eq!(outside, Refused::OutOfVocabulary { place: "stop_tokens[1]".into(), token: 512, vocabulary: 512 });
     assert!(!engine.has_work());
     assert!(engine.submit(Request::greedy(vec![1; 30], 3)).is_ok());
-    for _ in 1..64 {
+    let most = engine.capacity();
+    for _ in 1..most {
         engine.submit(Request::greedy(vec![1], 1)).unwrap();
     }
-    assert_eq!(refused(&mut engine, Request::greedy(vec![1], 1)), Refused::QueueFull { waiting: 64 });
-    assert_eq!(drain(&mut engine).len(), 64);
+    assert_eq!(refused(&mut engine, Request::greedy(vec![1], 1)), Refused::QueueFull { waiting: most });
+    assert_eq!(drain(&mut engine).len(), most);
 }
 
 /// In a step they would fail every request that runs beside, again and again.

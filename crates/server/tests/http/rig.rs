@@ -61,7 +61,7 @@ impl Rig {
             vocabulary: 512,
         };
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let config = ServerConfig { address, max_queue: self.max_queue };
+        let config = ServerConfig { address };
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
         let runtime = runtime.expect("a runtime");
         let drain_limit = self.drain_limit;
