@@ -1,0 +1,106 @@
+//! Commands that measure one request: clock, next, mutate.
+
+use clap::{Args, ValueEnum, ValueHint};
+use std::path::PathBuf;
+
+use super::{MEASURED_MODEL, model::HowArgs, model::ModelArgs};
+
+/// What a clocked request looks like.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct WorkArgs {
+    /// Prompt tokens
+    #[arg(short = 'p', long, default_value_t = 128, value_name = "N")]
+    pub(crate) prompt_tokens: usize,
+    /// Output tokens, the first belongs to prefill
+    #[arg(short = 'n', long = "max-tokens", default_value_t = 65, value_name = "N")]
+    pub(crate) max_tokens: usize,
+    /// Tokens already in the cache before the prompt
+    #[arg(short, long, default_value_t = 0, value_name = "N")]
+    pub(crate) depth: usize,
+    /// Timed rounds
+    #[arg(short, long, default_value_t = 5, value_name = "N", value_parser = at_least_one)]
+    pub(crate) rounds: usize,
+    /// Logits computed in prefill: of the last prompt token or of all
+    #[arg(long, value_enum, default_value_t = PrefillLogits::Last)]
+    pub(crate) prefill_logits: PrefillLogits,
+    /// Seed of the prompt's token ids
+    #[arg(long, default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// A JSON file with an array of token ids instead of drawn ones
+    #[arg(long, value_name = "FILE.json", conflicts_with = "prompt_tokens", value_hint = ValueHint::FilePath)]
+    pub(crate) ids: Option<PathBuf>,
+}
+
+/// A count that must not be 0: a measurement without a round has no figure.
+fn at_least_one(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("at least 1".to_string()),
+        Ok(n) => Ok(n),
+        Err(e) => Err(e.to_string()),
+    }
+}
+
+/// Which logits prefill computes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PrefillLogits {
+    /// The last prompt token's.
+    Last,
+    /// Every prompt token's.
+    All,
+}
+
+/// `tare clock`
+#[derive(Debug, Args)]
+#[command(after_help = "EXAMPLES\n  \
+    tare clock -m synthetic:qwen3-0.6b?format=w4g128              128 in, 65 out, 5 rounds: about a minute\n  \
+    tare clock -m smollm2-135m -p 512 -n 129 --json -o evidence\n  \
+    tare clock -m smollm2-135m --class f32 --plan capacity-cache")]
+pub(crate) struct ClockArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    #[command(flatten)]
+    pub(crate) work: WorkArgs,
+    /// Folder of the ledger that keeps the record [default: the user's data folder]
+    #[arg(short, long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
+    pub(crate) output: Option<PathBuf>,
+    /// The record and its path as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `tare next`
+#[derive(Debug, Args)]
+#[command(after_help = "EXAMPLES\n  \
+    tare next                                  the synthetic 0.6B model in W4, nothing to download\n  \
+    tare next -m smollm2-135m -p 256 -n 33")]
+pub(crate) struct NextArgs {
+    /// Folder, .gguf file, pulled name or synthetic:NAME
+    #[arg(short, long, value_name = "MODEL", default_value = MEASURED_MODEL)]
+    pub(crate) model: String,
+    #[command(flatten)]
+    pub(crate) how: HowArgs,
+    #[command(flatten)]
+    pub(crate) work: WorkArgs,
+    /// Folder of the ledger that keeps the record [default: the user's data folder]
+    #[arg(short, long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
+    pub(crate) output: Option<PathBuf>,
+    /// The findings and the record's path as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `tare mutate`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "EXAMPLES\n  tare mutate                                every fault at 0.6B shape, on the path that is timed"
+)]
+pub(crate) struct MutateArgs {
+    /// Folder, .gguf file, pulled name or synthetic:NAME
+    #[arg(short, long, value_name = "MODEL", default_value = MEASURED_MODEL)]
+    pub(crate) model: String,
+    #[command(flatten)]
+    pub(crate) how: HowArgs,
+    /// Results as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}

@@ -1,0 +1,62 @@
+//! Which model, how it is run, how tokens are drawn.
+
+use clap::{Args, ValueHint};
+
+/// Which model, and how it is run.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ModelArgs {
+    /// Folder, .gguf file, pulled name or synthetic:NAME
+    #[arg(short, long, value_name = "MODEL", value_hint = ValueHint::AnyPath)]
+    pub(crate) model: String,
+    #[command(flatten)]
+    pub(crate) how: HowArgs,
+}
+
+/// How a model is run.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct HowArgs {
+    /// Worker threads [default: the processors this process may use]
+    #[arg(short, long, value_name = "N")]
+    pub(crate) threads: Option<usize>,
+    /// Arithmetic class: f32, bf16, w4a16, w8a16 [default: the one of the file's format]
+    #[arg(long, value_name = "CLASS")]
+    pub(crate) class: Option<String>,
+    /// Plan: a name (recompute, kv-cache, capacity-cache, paged) or a TOML file [default: paged]
+    #[arg(long, value_name = "PLAN")]
+    pub(crate) plan: Option<String>,
+    /// Highest instruction-set level to use: portable, avx2, avx512 [default: what the host has]
+    #[arg(long, value_name = "ISA")]
+    pub(crate) isa: Option<String>,
+    /// Most tokens of prompt and output together [default: 4096, or the model's limit]
+    #[arg(short, long, value_name = "TOKENS")]
+    pub(crate) context: Option<usize>,
+}
+
+/// How tokens are drawn.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct SampleArgs {
+    /// 0 takes the most likely token
+    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
+    pub(crate) temperature: f32,
+    /// Keep the K most likely tokens; 0 keeps all
+    #[arg(long, default_value_t = 0, value_name = "K")]
+    pub(crate) top_k: u32,
+    /// Keep the likeliest tokens up to this probability
+    #[arg(long, default_value_t = 1.0, value_name = "P")]
+    pub(crate) top_p: f32,
+    /// Drop tokens less likely than this share of the likeliest
+    #[arg(long, default_value_t = 0.0, value_name = "P")]
+    pub(crate) min_p: f32,
+    /// Divide the logits of tokens already seen; 1 is off
+    #[arg(long, default_value_t = 1.0, value_name = "X")]
+    pub(crate) repetition_penalty: f32,
+    /// Subtract from the logits of tokens already written
+    #[arg(long, default_value_t = 0.0, value_name = "X", allow_negative_numbers = true)]
+    pub(crate) presence_penalty: f32,
+    /// Subtract once for each time a token was written
+    #[arg(long, default_value_t = 0.0, value_name = "X", allow_negative_numbers = true)]
+    pub(crate) frequency_penalty: f32,
+    /// Seed of the draw
+    #[arg(long, default_value_t = 0)]
+    pub(crate) seed: u64,
+}
