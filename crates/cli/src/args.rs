@@ -14,7 +14,7 @@ pub(crate) use files::{InspectArgs, PullArgs, QuantizeArgs};
 pub(crate) use generate::{ChatArgs, RunArgs, ServeArgs};
 pub(crate) use ledger::LedgerCommand;
 pub(crate) use measure::{ClockArgs, MutateArgs, NextArgs, PrefillLogits, WorkArgs};
-pub(crate) use model::{HowArgs, ModelArgs, SampleArgs};
+pub(crate) use model::{HowArgs, SampleArgs};
 
 /// The model that is measured when nobody names one: nothing to download, the same bytes on every host.
 pub(crate) const MEASURED_MODEL: &str = "synthetic:qwen3-0.6b?format=w4g128";
