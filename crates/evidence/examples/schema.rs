@@ -1,12 +1,14 @@
-//! Writes the JSON schema of a record to the file named on the command line:
-//! `cargo run -p tare-evidence --example schema evidence/schema/record-v1.json`.
+//! Writes the JSON schemas of records and documents into the folder named on the command line:
+//! `cargo run -p tare-evidence --example schema evidence/schema`.
 
 use std::io::{Error, ErrorKind};
+use std::path::PathBuf;
 
 fn main() -> std::io::Result<()> {
-    let usage =
-        || Error::new(ErrorKind::InvalidInput, "expected the file to write, such as evidence/schema/record-v1.json");
-    let path = std::env::args_os().nth(1).ok_or_else(usage)?;
-    let text = serde_json::to_string_pretty(&tare_evidence::schema::record_schema())?;
-    std::fs::write(path, text + "\n")
+    let usage = || Error::new(ErrorKind::InvalidInput, "expected the folder to write into, such as evidence/schema");
+    let folder = PathBuf::from(std::env::args_os().nth(1).ok_or_else(usage)?);
+    for (name, schema) in tare_evidence::schema::schemas() {
+        std::fs::write(folder.join(name), serde_json::to_string_pretty(&schema)? + "\n")?;
+    }
+    Ok(())
 }

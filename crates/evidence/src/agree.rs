@@ -33,6 +33,12 @@ pub(crate) fn emitted(record: &Record) -> (&[Emitted], Vec<&Emitted>) {
     }
 }
 
+/// Whether every row has its logits.
+pub(crate) fn all_logits(record: &Record) -> bool {
+    let (warmups, rounds) = emitted(record);
+    warmups.iter().chain(rounds).flat_map(|e| &e.rows).all(|row| row.logits.len() == row.ids.len())
+}
+
 /// The plan of the widest bucket: `plan.resolved.widest`, or `plan.resolved` where that is one plan alone. Null for
 /// another engine.
 pub(crate) fn widest(record: &Record) -> &Value {
@@ -52,6 +58,11 @@ fn method_faults(method: &Method) -> Vec<Fault> {
     let empty = method.order.iter().any(|arms| arms.is_empty() || arms.iter().any(String::is_empty));
     let expected = || format!("the arms of each of {planned} rounds, as `method.planned_rounds` says");
     let mut faults = Vec::new();
+    if let Some(label) = &method.label
+        && !method.order.iter().all(|arms| arms.contains(label))
+    {
+        faults.push(contradiction("method.label", "a name in every round of `method.order`".into(), label.clone()));
+    }
     if method.order.len() != planned {
         faults.push(contradiction("method.order", expected(), format!("{} rounds", method.order.len())));
     }

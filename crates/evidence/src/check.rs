@@ -4,7 +4,7 @@ use crate::agree;
 use crate::canonical;
 use crate::derive::derive;
 use crate::identity::Work;
-use crate::record::{Outcome, Record, SCHEMA_VERSION, Timed, record_id};
+use crate::record::{Outcome, READ_VERSIONS, Record, SCHEMA_VERSION, Timed, record_id};
 use crate::recount;
 use crate::state::State;
 use crate::unique;
@@ -40,17 +40,18 @@ pub(crate) fn parse(text: &str) -> Result<(Record, Value), Fault> {
             .remedy("restore the file as it was written")
     };
     let value = unique::parse(text).map_err(schema_fault)?;
-    check_version(&value)?;
+    check_version(&value, &READ_VERSIONS)?;
     let record = serde_json::from_str(text).map_err(schema_fault)?;
     Ok((record, value))
 }
 
-pub(crate) fn check_version(value: &Value) -> Result<(), Fault> {
+pub(crate) fn check_version(value: &Value, known: &[u32]) -> Result<(), Fault> {
     let version = value.get("schema_version").unwrap_or(&Value::Null);
-    if version.as_u64() == Some(u64::from(SCHEMA_VERSION)) {
+    if known.iter().any(|&k| version.as_u64() == Some(u64::from(k))) {
         return Ok(());
     }
-    Err(Fault::new("schema_version", SCHEMA_VERSION.to_string(), canonical::text(version))
+    let expected = known.iter().map(ToString::to_string).collect::<Vec<_>>().join(" or ");
+    Err(Fault::new("schema_version", expected, canonical::text(version))
         .remedy("read it with the version of tare that wrote it"))
 }
 
@@ -67,6 +68,8 @@ pub(crate) fn faults(record: &Record, value: &Value) -> Vec<Fault> {
             faults.extend(all.filter_map(|e| e.check(&record.work).err()));
         }
     }
+    faults.extend(version_faults(record));
+    faults.extend(logits_fault(record));
     faults.extend(agree::faults(record));
     faults.extend(recount::faults(record));
     faults
@@ -92,8 +95,34 @@ fn check_digests(record: &Record, value: &Value, faults: &mut Vec<Fault>) {
     same("id", record_id(record.about.created_at, value), &record.id);
 }
 
+/// What a record of version 1 cannot say: a reader of its time would refuse the file.
+fn version_faults(record: &Record) -> Vec<Fault> {
+    if record.schema_version != 1 {
+        return Vec::new();
+    }
+    let untimed = match &record.outcome {
+        Outcome::Timed(t) => t.measured.samples.rounds.iter().any(|r| !r.timing.untimed.is_empty()),
+        Outcome::Void(_) => false,
+    };
+    let newer = [
+        ("arm.settings", record.arm.settings.is_some()),
+        ("arm.delay", record.arm.delay.is_some()),
+        ("method.label", record.method.label.is_some()),
+        ("samples: untimed", untimed),
+        ("samples: rows without logits", !agree::all_logits(record)),
+    ];
+    let fault = |(at, _)| Fault::new(at, "nothing, in a record of version 1", "a value").remedy("write version 2");
+    newer.into_iter().filter(|(_, there)| *there).map(fault).collect()
+}
+
+/// Only another engine may keep its logits to itself.
+fn logits_fault(record: &Record) -> Option<Fault> {
+    (record.arm.peer.is_none() && !agree::all_logits(record))
+        .then(|| Fault::new("samples: logits", "a finite logit for every id", "rows without any"))
+}
+
 /// A record is written as valid: whatever is thought of it later is an amendment with a date and a reason.
-fn state_fault(state: &State) -> Option<Fault> {
+pub(crate) fn state_fault(state: &State) -> Option<Fault> {
     (*state != State::Valid).then(|| {
         Fault::new("state", "`valid`, as every record is written", format!("`{}`", state.name()))
             .remedy("restore the file as it was written; a later state lies beside it as an amendment")
@@ -122,7 +151,7 @@ fn check_timed(record: &Record, timed: &Timed, value: &Value, faults: &mut Vec<F
 }
 
 /// Names every leaf of `found` that does not follow.
-fn compare(path: &str, expected: &Value, found: &Value, faults: &mut Vec<Fault>) {
+pub(crate) fn compare(path: &str, expected: &Value, found: &Value, faults: &mut Vec<Fault>) {
     match (expected, found) {
         (Value::Object(e), Value::Object(f)) => {
             for (key, item) in e {

@@ -7,18 +7,22 @@
 //! | `decode.ns` | sum of `token_ns` |
 //! | `decode.rate_tokens_per_s` | tokens after the first of each row / sum of `token_ns` |
 //! | `ttft_ns` | `setup_ns` + `prefill_ns` |
-//! | `end_to_end_ns` | `setup_ns` + `prefill_ns` + sum of `token_ns` + `release_ns` |
+//! | `end_to_end_ns` | `setup_ns` + `prefill_ns` + sum of `token_ns` * all tokens / timed tokens + `release_ns` |
 //! | `inter_token_ns` | nearest-rank percentiles of the `token_ns` of all rounds together |
 //! | `emitted_ids_sha256` | canonical digest of the ids, `[rounds][rows][tokens]` |
 //! | `*.floor.byte_ns` | bytes of the phase / median rate of its byte ceiling; `flop_ns` likewise |
 //! | `*.percent_of_floor` | 100 * floor / median time of the phase: 100 is at the floor |
+//!
+//! `token_ns` and the tokens after the first are those of the steps that are not in `untimed`; the floor of the decode
+//! is that of its timed tokens.
 
 use crate::canonical;
 use crate::floor::{Ceiling, Demand, Demands, Resource};
 use crate::identity::Work;
-use crate::samples::{Samples, TimedRound, Timing};
+use crate::samples::{Samples, TimedRound};
 use crate::schema::ReadingShape;
 use crate::stats;
+use crate::study::Metric;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tare_core::{Fault, Reading};
@@ -78,6 +82,14 @@ pub struct Floor {
     pub flop_ns: Reading<f64>,
 }
 
+impl Floor {
+    /// The floor of a share of the phase.
+    fn of_share(self, share: f64) -> Self {
+        let scaled = |ns: Reading<f64>| ns.map(|ns| ns * share);
+        Self { ns: self.ns * share, bound: self.bound, byte_ns: scaled(self.byte_ns), flop_ns: scaled(self.flop_ns) }
+    }
+}
+
 /// One value per round, summed up.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -130,11 +142,10 @@ pub fn derive(
         floor(&demands.prefill, ceilings),
     );
     let decode = if rounds.iter().all(|r| r.emitted.decoded() > 0) {
-        let decode_ns = |r: &TimedRound| sum(&r.timing.token_ns);
         Reading::Available(phase(
             per_round(&decode_ns)?,
-            per_round(&|r| rate(r.emitted.decoded() as f64, decode_ns(r)))?,
-            floor(&demands.decode, ceilings),
+            per_round(&|r| rate(r.timed_tokens() as f64, decode_ns(r)))?,
+            floor(&demands.decode, ceilings).map(|f| f.of_share(timed_share(rounds))),
         ))
     } else {
         Reading::unavailable("a round emitted no token after the first")
@@ -143,7 +154,7 @@ pub fn derive(
         prefill,
         decode,
         ttft_ns: per_round(&|r| sum(&[r.timing.setup_ns, r.timing.prefill_ns]))?,
-        end_to_end_ns: per_round(&|r| end_to_end(&r.timing))?,
+        end_to_end_ns: per_round(&end_to_end_ns)?,
         inter_token_ns: inter_token(rounds),
         emitted_ids_sha256: emitted_ids(rounds)?,
         main_thread_cpu_ns: main_thread(rounds)?,
@@ -164,11 +175,45 @@ fn sum(ns: &[u64]) -> f64 {
     ns.iter().map(|&ns| u128::from(ns)).sum::<u128>() as f64
 }
 
-fn end_to_end(t: &Timing) -> f64 {
-    sum(&[t.setup_ns, t.prefill_ns, t.release_ns]) + sum(&t.token_ns)
+/// The decode steps of a round that count, in nanoseconds.
+fn decode_ns(r: &TimedRound) -> f64 {
+    r.timed_steps().map(|(_, ns)| u128::from(ns)).sum::<u128>() as f64
 }
 
-fn spread(at: &str, values: &[f64]) -> Result<Spread, Fault> {
+/// The whole request. Steps that do not count take as long as the others do in the mean.
+fn end_to_end_ns(r: &TimedRound) -> f64 {
+    let t = &r.timing;
+    let decode = decode_ns(r);
+    let all = if t.untimed.is_empty() { decode } else { decode * r.emitted.decoded() as f64 / r.timed_tokens() as f64 };
+    sum(&[t.setup_ns, t.prefill_ns, t.release_ns]) + all
+}
+
+/// The share of the decoded tokens that count, over all rounds.
+fn timed_share(rounds: &[TimedRound]) -> f64 {
+    let all: usize = rounds.iter().map(|r| r.emitted.decoded()).sum();
+    let timed: usize = rounds.iter().map(TimedRound::timed_tokens).sum();
+    timed as f64 / all as f64
+}
+
+/// What a study compares of one round, in nanoseconds; the decode as the mean time of a token that counts.
+///
+/// # Errors
+/// When the round has no such time.
+pub fn metric_ns(r: &TimedRound, metric: Metric) -> Result<f64, Fault> {
+    let ns = match metric {
+        Metric::Prefill => r.timing.prefill_ns as f64,
+        Metric::Decode => decode_ns(r) / r.timed_tokens() as f64,
+        Metric::EndToEnd => end_to_end_ns(r),
+        Metric::Ttft => sum(&[r.timing.setup_ns, r.timing.prefill_ns]),
+    };
+    if ns.is_finite() && ns > 0.0 {
+        return Ok(ns);
+    }
+    let at = format!("samples: round {}: {}", r.emitted.round, metric.name());
+    Err(Fault::new(at, "a time above 0", "none").remedy("ask for more output tokens"))
+}
+
+pub(crate) fn spread(at: &str, values: &[f64]) -> Result<Spread, Fault> {
     let none = || Fault::new(at, "at least one value", "none");
     let (first, rest) = values.split_first().ok_or_else(none)?;
     Ok(Spread {
@@ -180,7 +225,7 @@ fn spread(at: &str, values: &[f64]) -> Result<Spread, Fault> {
 }
 
 fn inter_token(rounds: &[TimedRound]) -> Reading<Percentiles> {
-    let all: Vec<f64> = rounds.iter().flat_map(|r| &r.timing.token_ns).map(|&ns| ns as f64).collect();
+    let all: Vec<f64> = rounds.iter().flat_map(TimedRound::timed_steps).map(|(_, ns)| ns as f64).collect();
     let at = |p| stats::nearest_rank(&all, p);
     match (at(0.5), at(0.9), at(0.95), at(0.99), at(1.0)) {
         (Some(p50), Some(p90), Some(p95), Some(p99), Some(max)) => {

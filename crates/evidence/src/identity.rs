@@ -102,6 +102,22 @@ pub struct Arm {
     pub streamed_bytes_per_token: Reading<u64>,
     /// The other engine, when it was not tare that ran.
     pub peer: Option<Peer>,
+    /// Settings of the arm beyond its plan, such as a kernel that it was told to use; left out when there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub settings: Option<Value>,
+    /// A delay that was planted in it; left out when there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delay: Option<Delay>,
+}
+
+/// A delay planted in every call of one group of operators.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Delay {
+    /// Name of the group, as a replay names it.
+    pub group: String,
+    /// How much longer each call takes, in percent of its time without the delay.
+    pub percent: f64,
 }
 
 /// Another engine.

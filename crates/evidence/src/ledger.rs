@@ -1,13 +1,16 @@
-//! The ledger: an append-only folder `<root>/<host>/<study>/<id>.json` with `SHA256SUMS` beside the records.
+//! The ledger: an append-only folder `<root>/<host>/<study>/` of records `<id>.json` and documents `<id>.<kind>.json`
+//! with `SHA256SUMS` beside them.
 //!
 //! A record is written to a hidden temporary file, synced, and linked to its name; a link never replaces a file. Then
 //! the folder's checksum file is replaced as a whole. A crash leaves at worst a hidden file, which readers ignore, or
 //! a record without checksum, which verification names. Writers of one folder take turns by a lock on the folder.
 
 use crate::check;
+use crate::document::{AnyDocument, Body, Document, Kind};
 use crate::provenance::check_folder_name;
-use crate::record::{Record, SCHEMA_VERSION};
-use crate::state::{Amendment, State};
+use crate::record::Record;
+use crate::shelf::Shelf;
+use crate::state::{AMENDMENT_VERSION, Amendment, State};
 use crate::sums::{SUMS_FILE, Sums};
 use crate::utc::Utc;
 use std::collections::BTreeSet;
@@ -40,8 +43,8 @@ pub enum LedgerError {
     /// The record does not hold together, or may not be kept here.
     #[error(transparent)]
     Refused(#[from] Fault),
-    /// No record has this id.
-    #[error("record `{0}`: expected in the ledger, found none; `ledger list` names those it has")]
+    /// No record or document has this id.
+    #[error("`{0}`: expected in the ledger, found none; `tare ledger list` names what it has")]
     Unknown(String),
 }
 
@@ -60,6 +63,36 @@ pub struct Entry {
     pub path: PathBuf,
     /// Its present state, amendments included.
     pub state: State,
+}
+
+/// A document of a listing.
+#[derive(Clone, Debug)]
+pub struct DocumentEntry {
+    /// The document.
+    pub document: AnyDocument,
+    /// Its file.
+    pub path: PathBuf,
+    /// Its present state, amendments included.
+    pub state: State,
+}
+
+/// Whatever has an id.
+#[derive(Clone, Debug)]
+pub enum Shown {
+    /// A record.
+    Record(Box<Entry>),
+    /// A document.
+    Document(Box<DocumentEntry>),
+}
+
+impl Shown {
+    /// Its file.
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::Record(e) => &e.path,
+            Self::Document(e) => &e.path,
+        }
+    }
 }
 
 impl Ledger {
@@ -91,15 +124,50 @@ impl Ledger {
         self.append(record)
     }
 
-    /// Writes a new state beside a record; the record itself stays as it is.
+    /// Writes a document, from whatever tree it was built; gives its file. What it names must be in this ledger and
+    /// say what it says: a campaign is appended after its records, a decision after its evidence.
     ///
     /// # Errors
-    /// When there is no such record or the amendment cannot be written.
+    /// When the document does not hold together, contradicts what it names, is there already, or cannot be written.
+    pub fn append_document<B: Body>(&self, document: &Document<B>) -> Result<PathBuf, LedgerError> {
+        let mut faults = document.faults()?;
+        if faults.is_empty() {
+            faults = B::faults_in(document, &self.shelf()?);
+        }
+        if let Some(fault) = faults.into_iter().next() {
+            return Err(fault.within(&document.id).into());
+        }
+        let folder = self.root.join(&document.provenance.host.name).join(&document.about.study);
+        publish(&folder, &format!("{}.{}.json", document.id, B::KIND.name()), &pretty(document)?)
+    }
+
+    /// As [`Ledger::append_document`], for evidence that will be committed: refuses a source tree that is not clean.
+    ///
+    /// # Errors
+    /// As [`Ledger::append_document`], and for a dirty or unknown tree.
+    pub fn append_document_committed<B: Body>(&self, document: &Document<B>) -> Result<PathBuf, LedgerError> {
+        document.provenance.source.check_clean().map_err(|f| f.within(&document.id))?;
+        self.append_document(document)
+    }
+
+    /// What this ledger has, by id.
+    ///
+    /// # Errors
+    /// When a folder cannot be listed.
+    pub fn shelf(&self) -> Result<Shelf, LedgerError> {
+        Shelf::under(&self.root)
+    }
+
+    /// Writes a new state beside a record or a document, which stays as it is.
+    ///
+    /// # Errors
+    /// When there is no such thing or the amendment cannot be written.
     pub fn amend(&self, id: &str, state: State, at: Utc) -> Result<PathBuf, LedgerError> {
-        let entry = self.show(id)?;
-        let folder = parent(&entry.path);
+        let shown = self.find(id)?;
+        let folder = parent(shown.path());
         let number = amendments(folder, id)?.len() as u32 + 1;
-        let amendment = Amendment { schema_version: SCHEMA_VERSION, record: id.into(), number, created_at: at, state };
+        let amendment =
+            Amendment { schema_version: AMENDMENT_VERSION, record: id.into(), number, created_at: at, state };
         publish(folder, &amendment_name(id, number), &pretty(&amendment)?)
     }
 
@@ -110,12 +178,44 @@ impl Ledger {
     pub fn list(&self) -> Result<Vec<Entry>, LedgerError> {
         let mut entries = Vec::new();
         for path in walk(&self.root)?.files {
-            if FileKind::of(&path) == FileKind::Record {
+            if matches!(FileKind::of(&path), FileKind::Record { .. }) {
                 entries.push(entry(path)?);
             }
         }
         entries.sort_by(|a, b| a.record.id.cmp(&b.record.id));
         Ok(entries)
+    }
+
+    /// All documents, oldest first. Reading stops at the first file that is none: verification names them all.
+    ///
+    /// # Errors
+    /// When a folder or a document cannot be read.
+    pub fn documents(&self) -> Result<Vec<DocumentEntry>, LedgerError> {
+        let mut entries = Vec::new();
+        for path in walk(&self.root)?.files {
+            if let FileKind::Document { kind, .. } = FileKind::of(&path) {
+                entries.push(document_entry(path, kind)?);
+            }
+        }
+        entries.sort_by(|a, b| a.document.id().cmp(b.document.id()));
+        Ok(entries)
+    }
+
+    /// Whatever has this id, with its present state.
+    ///
+    /// # Errors
+    /// When there is no such thing or it cannot be read.
+    pub fn find(&self, id: &str) -> Result<Shown, LedgerError> {
+        for path in walk(&self.root)?.files {
+            match FileKind::of(&path) {
+                FileKind::Record { id: its } if its == id => return Ok(Shown::Record(Box::new(entry(path)?))),
+                FileKind::Document { id: its, kind } if its == id => {
+                    return Ok(Shown::Document(Box::new(document_entry(path, kind)?)));
+                }
+                _ => {}
+            }
+        }
+        Err(LedgerError::Unknown(id.into()))
     }
 
     /// One record with its present state.
@@ -132,15 +232,21 @@ impl Ledger {
 /// What a JSON file of a ledger is, by its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum FileKind {
-    Record,
-    Amendment { record: String, number: u32 },
+    Record { id: String },
+    Document { id: String, kind: Kind },
+    Amendment { of: String, number: u32 },
 }
 
 impl FileKind {
     pub(crate) fn of(path: &Path) -> Self {
-        let stem = path.file_stem().map(|s| s.to_string_lossy()).unwrap_or_default();
-        let parts = stem.rsplit_once(".state-").and_then(|(id, n)| Some((id.to_string(), n.parse().ok()?)));
-        parts.map_or(Self::Record, |(record, number)| Self::Amendment { record, number })
+        let stem = path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
+        let amendment = stem.rsplit_once(".state-").and_then(|(id, n)| Some((id.to_string(), n.parse().ok()?)));
+        let document = || stem.rsplit_once('.').and_then(|(id, kind)| Some((id.to_string(), kind.parse().ok()?)));
+        match (amendment, document()) {
+            (Some((of, number)), _) => Self::Amendment { of, number },
+            (None, Some((id, kind))) => Self::Document { id, kind },
+            (None, None) => Self::Record { id: stem },
+        }
     }
 }
 
@@ -185,7 +291,7 @@ pub(crate) fn read_text(path: &Path) -> Result<String, LedgerError> {
 /// Reads an amendment.
 pub(crate) fn parse_amendment(text: &str) -> Result<Amendment, Fault> {
     let fault = |e: serde_json::Error| Fault::new("amendment", "JSON of a change of state", e.to_string());
-    check::check_version(&serde_json::from_str(text).map_err(fault)?)?;
+    check::check_version(&serde_json::from_str(text).map_err(fault)?, &[AMENDMENT_VERSION])?;
     serde_json::from_str(text).map_err(fault)
 }
 
@@ -196,7 +302,14 @@ fn entry(path: PathBuf) -> Result<Entry, LedgerError> {
     Ok(Entry { record, path, state })
 }
 
-/// The amendments of a record in the order of their numbers, up to the first gap.
+fn document_entry(path: PathBuf, kind: Kind) -> Result<DocumentEntry, LedgerError> {
+    let document = AnyDocument::parse(kind, &read_text(&path)?).map_err(|f| f.within(path.display()))?;
+    let last = amendments(parent(&path), document.id())?.pop();
+    let state = last.map_or_else(|| document.state().clone(), |a| a.state);
+    Ok(DocumentEntry { document, path, state })
+}
+
+/// The amendments of a record or document in the order of their numbers, up to the first gap.
 fn amendments(folder: &Path, id: &str) -> Result<Vec<Amendment>, LedgerError> {
     let mut found = Vec::new();
     loop {

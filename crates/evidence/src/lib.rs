@@ -4,6 +4,8 @@
 //! that a person is shown, and can tell later whether those figures still follow. It depends on `tare-core` alone, so
 //! that an old ledger stays readable; a stranger needs only the JSON schema and Python ([`canonical`]).
 //!
+//! - [`study`], [`opening`], [`campaign`], [`ruling`]: what was settled before the first sample, and what came of it.
+//! - [`replay`], [`sensitivity`], [`decision`]: the other documents; [`document`] is their envelope.
 //! - [`record`]: one arm of one campaign; [`record::Record::seal`] makes it, times exist only behind a passed gate.
 //! - [`identity`], [`compare`]: `work` must be equal, `arm` may vary; refusals name the field.
 //! - [`mod@derive`]: the one place where figures come from samples.
@@ -13,26 +15,37 @@
 #![forbid(unsafe_code)]
 
 mod agree;
+pub mod campaign;
 pub mod canonical;
 mod check;
 pub mod compare;
+pub mod decision;
 pub mod derive;
+pub mod document;
 pub mod floor;
 pub mod gate;
 pub mod identity;
 pub mod ledger;
+pub mod opening;
+mod pooled;
 pub mod provenance;
 pub mod record;
 mod recount;
+pub mod replay;
+pub mod ruling;
 pub mod samples;
 pub mod schema;
+pub mod sensitivity;
+pub mod shelf;
 pub mod state;
 pub mod stats;
+pub mod study;
 mod sums;
 mod unique;
 pub mod utc;
 pub mod verify;
 
+pub use document::{AnyDocument, Document, Kind};
 pub use ledger::{Ledger, LedgerError};
 pub use record::{Draft, Outcome, Record};
 pub use state::State;

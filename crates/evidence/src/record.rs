@@ -17,7 +17,13 @@ use std::borrow::Cow;
 use tare_core::{Fault, Reading};
 
 /// Version of the written form. A change that an old reader would misread raises it.
-pub const SCHEMA_VERSION: u32 = 1;
+///
+/// Version 2 adds fields that may be left out: `timing.untimed`, `arm.settings`, `arm.delay`, `method.label`; and rows of
+/// a peer may have no logits.
+pub const SCHEMA_VERSION: u32 = 2;
+
+/// The versions that are read.
+pub(crate) const READ_VERSIONS: [u32; 2] = [1, SCHEMA_VERSION];
 
 /// One arm of one campaign: what was asked, done, checked and timed, and what follows from it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -111,6 +117,9 @@ pub struct Method {
     pub planned_rounds: u32,
     /// Number of the attempt at this campaign, from 1.
     pub attempt: u32,
+    /// What this arm is called in `order`; left out when the order has one name alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
 }
 
 /// Three clocks and what each includes.

@@ -30,6 +30,7 @@ pub(crate) fn faults(record: &Record) -> Vec<Fault> {
     let runs: Vec<&Emitted> = warmups.iter().chain(rounds).collect();
     let Some(first) = runs.first() else { return Vec::new() };
     let like_first: Vec<&Emitted> = runs.iter().copied().filter(|r| same_ids(first, r)).collect();
+    let logits = |runs: &[&Emitted]| runs.iter().flat_map(|r| &r.rows).map(|row| row.logits.len() as u64).sum::<u64>();
     let tokens = |runs: &[&Emitted]| runs.iter().flat_map(|r| &r.rows).map(|row| row.ids.len() as u64).sum::<u64>();
     let mut faults = Vec::new();
     for check in &report.checks {
@@ -39,7 +40,7 @@ pub(crate) fn faults(record: &Record) -> Vec<Fault> {
             faults.extend(compared_fault(check, compared));
             faults.extend(agreement_fault(check, differing));
         } else if LOGIT_CHECKS.contains(&name) {
-            faults.extend(compared_fault(check, tokens(&like_first)));
+            faults.extend(compared_fault(check, logits(&like_first)));
             faults.extend(spread_fault(check, first, &like_first).filter(|_| passed));
         } else if RANK_CHECKS.contains(&name) {
             faults.extend(compared_fault(check, tokens(&[first])));

@@ -32,7 +32,7 @@ pub struct Emitted {
 pub struct RowTokens {
     /// Emitted ids, `[N]`.
     pub ids: Vec<u32>,
-    /// The F32 logit that each id had when it was chosen, `[N]`.
+    /// The F32 logit that each id had when it was chosen, `[N]`; empty when another engine does not give them out.
     pub logits: Vec<f32>,
 }
 
@@ -60,6 +60,10 @@ pub struct Timing {
     /// CPU time of the main thread within the round.
     #[schemars(with = "ReadingShape<u64>")]
     pub main_thread_cpu_ns: Reading<u64>,
+    /// Places in `token_ns`, ascending, that count in no figure: the first step after another arm had its turn. Left out
+    /// when there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub untimed: Vec<u32>,
 }
 
 impl Samples<TimedRound> {
@@ -80,6 +84,11 @@ impl Emitted {
         self.rows.iter().map(|r| r.ids.len().saturating_sub(1)).sum()
     }
 
+    /// Tokens of decode step `step`, from 0: one for each row that is longer than it.
+    pub fn tokens_of_step(&self, step: usize) -> usize {
+        self.rows.iter().filter(|r| r.ids.len() > step + 1).count()
+    }
+
     /// Whether the round is the work that it claims: rows, lengths, and a finite logit for every id.
     pub(crate) fn check(&self, work: &Work) -> Result<(), Fault> {
         let at = |what: String| format!("samples: round {}: {what}", self.round);
@@ -96,7 +105,9 @@ impl Emitted {
                 let expected = format!("{want} ids, as `work.output_lengths` says");
                 return Err(Fault::new(at(format!("row {i}: ids")), expected, ids.to_string()));
             }
-            if row.logits.len() != ids || row.logits.iter().any(|l| !l.is_finite()) {
+            // Only another engine may keep its logits to itself, which `check` asks of the record.
+            let given = row.logits.is_empty() || row.logits.len() == ids;
+            if !given || row.logits.iter().any(|l| !l.is_finite()) {
                 let expected = format!("a finite logit for each of {ids} ids");
                 let finite = row.logits.iter().filter(|l| l.is_finite()).count();
                 return Err(Fault::new(at(format!("row {i}: logits")), expected, format!("{finite} finite logits")));
@@ -107,6 +118,18 @@ impl Emitted {
 }
 
 impl TimedRound {
+    /// Steps that count in figures: `(place in token_ns, nanoseconds)`.
+    pub fn timed_steps(&self) -> impl Iterator<Item = (usize, u64)> {
+        let untimed = &self.timing.untimed;
+        let steps = self.timing.token_ns.iter().copied().enumerate();
+        steps.filter(|(step, _)| untimed.binary_search(&(*step as u32)).is_err())
+    }
+
+    /// Tokens of the steps that count in figures.
+    pub fn timed_tokens(&self) -> usize {
+        self.timed_steps().map(|(step, _)| self.emitted.tokens_of_step(step)).sum()
+    }
+
     /// As [`Emitted::check`], and a time for every step.
     pub(crate) fn check(&self, work: &Work) -> Result<(), Fault> {
         self.emitted.check(work)?;
@@ -115,6 +138,15 @@ impl TimedRound {
         if self.timing.token_ns.len() != steps {
             let expected = format!("{steps} times, one for each step after the first token");
             return Err(Fault::new(at("token_ns"), expected, self.timing.token_ns.len().to_string()));
+        }
+        let untimed = &self.timing.untimed;
+        let ascending = untimed.windows(2).all(|w| w[0] < w[1]);
+        if !ascending || untimed.last().is_some_and(|&last| last as usize >= steps) {
+            let expected = format!("ascending places among {steps} steps");
+            return Err(Fault::new(at("untimed"), expected, format!("{untimed:?}")));
+        }
+        if steps > 0 && untimed.len() == steps {
+            return Err(Fault::new(at("untimed"), "at least one step that counts", "none"));
         }
         if self.timing.prefill_ns == 0 || (steps > 0 && self.timing.token_ns.iter().all(|&ns| ns == 0)) {
             return Err(Fault::new(at("timing"), "phases that took time", "0 ns"));

@@ -39,13 +39,16 @@ impl State {
     }
 }
 
+/// Version of the written form of an amendment.
+pub const AMENDMENT_VERSION: u32 = 1;
+
 /// A change of state, kept beside the record that it speaks of: `<id>.state-<number>.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Amendment {
     /// Version of the schema that it was written to.
     pub schema_version: u32,
-    /// Id of the record.
+    /// Id of the record or document.
     pub record: String,
     /// 1 for the first change of that record's state, then 2 and so on.
     pub number: u32,

@@ -205,6 +205,8 @@ impl Weighing<'_> {
             backend: info.name,
             streamed_bytes_per_token: Reading::Available(streamed),
             peer: None,
+            settings: None,
+            delay: None,
         })
     }
 
@@ -263,6 +265,7 @@ impl Weighing<'_> {
             order: vec![vec![self.rig.plan.name.clone()]; self.rounds],
             planned_rounds: self.rounds as u32,
             attempt: 1,
+            label: None,
         }
     }
 }
@@ -337,5 +340,6 @@ fn timing(t: &Timed) -> Timing {
         token_ns: t.decode_ns.clone(),
         release_ns: t.release_ns,
         main_thread_cpu_ns: t.main_thread_cpu_ns.clone(),
+        untimed: Vec::new(),
     }
 }

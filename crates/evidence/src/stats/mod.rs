@@ -6,6 +6,6 @@ mod sign_flip;
 mod verdict;
 
 pub use holm::holm;
-pub use order::{geometric_mean, mad, median, nearest_rank, paired_log_ratios, quantile_type7};
+pub use order::{geometric_mean, mad, median, nearest_rank, paired_log_ratios, quantile_type7, standard_deviation};
 pub use sign_flip::{Interval, TooFewRounds, interval, least_rounds, p_value};
 pub use verdict::{Comparison, Ruling, Verdict, detectable_effect, judge};

@@ -47,6 +47,13 @@ pub fn mad(values: &[f64]) -> Option<f64> {
     median(&values.iter().map(|v| (v - centre).abs()).collect::<Vec<_>>())
 }
 
+/// Standard deviation of a sample, over `n - 1`; none of fewer than two values.
+pub fn standard_deviation(values: &[f64]) -> Option<f64> {
+    let n = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / n;
+    (values.len() > 1).then(|| (values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (n - 1.0)).sqrt())
+}
+
 /// Geometric mean of positive ratios.
 pub fn geometric_mean(ratios: &[f64]) -> Option<f64> {
     if ratios.is_empty() || ratios.iter().any(|r| *r <= 0.0) {
@@ -128,6 +135,9 @@ mod tests {
         fn agrees_with_another_library(v in prop::collection::vec(0.001f64..1e6, 1..40)) {
             let close = |a: f64, b: f64| (a - b).abs() <= 1e-9 * b.abs().max(1.0);
             prop_assert!(close(median(&v).unwrap(), Data::new(v.clone()).median()));
+            if v.len() > 1 {
+                prop_assert!((standard_deviation(&v).unwrap() - v.as_slice().std_dev()).abs() <= 1e-9 * 1e6);
+            }
             prop_assert!(close(geometric_mean(&v).unwrap(), v.as_slice().geometric_mean()));
         }
 

@@ -8,6 +8,9 @@
 //! values as typical values", 1969), its ends are order statistics of the means of all non-empty subsets, so that
 //! nothing has to be searched: with `k = floor(2^n alpha / 2)` they are the k-th smallest and k-th largest mean.
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 /// Up to this many pairs all 2^n patterns are enumerated; beyond it as many are drawn at random.
 const ENUMERATED: usize = 16;
 
@@ -15,7 +18,8 @@ const ENUMERATED: usize = 16;
 const DRAWN: usize = (1 << ENUMERATED) - 1;
 
 /// A two-sided confidence interval.
-#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub struct Interval {
     /// Lower end.
     pub low: f64,

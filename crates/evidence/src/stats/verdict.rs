@@ -1,7 +1,9 @@
 //! From paired log-ratios to a verdict.
 
 use super::sign_flip::{Interval, TooFewRounds, interval, least_rounds};
-use serde::Serialize;
+use crate::study::Rule;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 /// One candidate against its baseline. All effects are log-ratios, baseline time over candidate time: above 0 is a gain.
 #[derive(Clone, Copy, Debug)]
@@ -20,17 +22,19 @@ pub struct Comparison<'a> {
     pub tolerance: f64,
     /// Level of significance.
     pub alpha: f64,
+    /// When it is kept.
+    pub rule: Rule,
     /// Seed of the drawn patterns.
     pub seed: u64,
 }
 
 /// What a study says about a candidate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Verdict {
-    /// A gain beyond chance and beyond what A/A shows, and end to end not worse.
+    /// A gain beyond chance and beyond what A/A shows, or no loss beyond the tolerance; and end to end not worse.
     Keep,
-    /// No worthwhile gain, or end to end worse.
+    /// No worthwhile gain, a loss, or end to end worse.
     Reject,
     /// The rounds do not tell.
     Inconclusive {
@@ -62,9 +66,18 @@ pub fn detectable_effect(a_over_a: &[f64], alpha: f64, seed: u64) -> Result<f64,
 
 /// The verdict on one candidate.
 ///
+/// By the rule [`Rule::Gain`]:
+///
 /// - reject: end to end is worse beyond chance, or the phase gains less than `worthwhile` beyond chance;
 /// - keep: the adjusted p-value is at most `alpha`, the phase's interval lies above 0, its mean is at least
 ///   `detectable`, and the interval end to end lies above `-tolerance`;
+/// - inconclusive otherwise.
+///
+/// By the rule [`Rule::NoRegression`]:
+///
+/// - keep: the intervals of the phase and end to end lie above `-tolerance`;
+/// - reject: end to end is worse beyond chance and tolerance, or the phase is slower beyond chance (the adjusted p-value
+///   is at most `alpha` and its interval lies below 0) and by at least `detectable`;
 /// - inconclusive otherwise.
 ///
 /// # Errors
@@ -73,19 +86,30 @@ pub fn judge(c: &Comparison<'_>) -> Result<Ruling, TooFewRounds> {
     let phase = interval(c.phase, c.alpha, c.seed)?;
     let end_to_end = interval(c.end_to_end, c.alpha, c.seed)?;
     let mean = c.phase.iter().sum::<f64>() / c.phase.len() as f64;
-    let verdict = if end_to_end.high < -c.tolerance || phase.high < c.worthwhile {
-        Verdict::Reject
-    } else if c.p_adjusted <= c.alpha && phase.low > 0.0 && mean >= c.detectable && end_to_end.low > -c.tolerance {
-        Verdict::Keep
-    } else {
-        Verdict::Inconclusive { needs_rounds: needs_rounds(c, phase, mean) }
+    let beyond_chance = c.p_adjusted <= c.alpha && mean.abs() >= c.detectable;
+    let (whole_lost, whole_held) = (end_to_end.high < -c.tolerance, end_to_end.low > -c.tolerance);
+    let (keep, reject, target) = match c.rule {
+        Rule::Gain => {
+            let reject = whole_lost || phase.high < c.worthwhile;
+            (!reject && beyond_chance && phase.low > 0.0 && whole_held, reject, mean.abs().max(c.worthwhile))
+        }
+        Rule::NoRegression => {
+            let keep = phase.low > -c.tolerance && whole_held;
+            let reject = whole_lost || beyond_chance && phase.high < 0.0;
+            (keep, reject, (mean + c.tolerance).abs())
+        }
+    };
+    let verdict = match (keep, reject) {
+        (true, _) => Verdict::Keep,
+        (false, true) => Verdict::Reject,
+        (false, false) => Verdict::Inconclusive { needs_rounds: needs_rounds(c, phase, target) },
     };
     Ok(Ruling { verdict, phase, end_to_end })
 }
 
 /// Rounds after which the half width, shrinking with the root of their number, is no more than the effect to be seen.
-fn needs_rounds(c: &Comparison<'_>, phase: Interval, mean: f64) -> usize {
-    let target = mean.abs().max(c.worthwhile).max(f64::MIN_POSITIVE);
+fn needs_rounds(c: &Comparison<'_>, phase: Interval, target: f64) -> usize {
+    let target = target.max(f64::MIN_POSITIVE);
     let n = c.phase.len();
     let half = (phase.high - phase.low) / 2.0;
     let wanted = n as f64 * (half / target).powi(2);
@@ -110,6 +134,7 @@ mod tests {
             worthwhile: 0.01,
             tolerance: 0.005,
             alpha: ALPHA,
+            rule: Rule::Gain,
             seed: 0,
         }
     }

@@ -14,7 +14,7 @@ use tare_evidence::record::{Draft, Measured, Timed};
 use tare_evidence::{Outcome, Record, SUMS_FILE, State, Strictness, canonical, verify};
 
 /// The committed record, as tare lays it out.
-const WRITTEN: &str = include_str!("../data/record-v1-laboratory.json");
+const WRITTEN: &str = include_str!("../data/record-v2-laboratory.json");
 
 fn timed(record: &mut Record) -> &mut Timed {
     match &mut record.outcome {
@@ -61,11 +61,13 @@ fn forged(change: impl FnOnce(&mut Record)) -> Record {
 
 /// What verification finds in a folder that holds `text` under the name `id`, signed anew.
 fn found(id: &str, text: &str) -> Vec<String> {
-    let folder = tempfile::tempdir().unwrap();
+    let root = tempfile::tempdir().unwrap();
+    let folder = root.path().join("vm-2core/clock");
+    fs::create_dir_all(&folder).unwrap();
     let name = format!("{id}.json");
-    fs::write(folder.path().join(&name), text).unwrap();
-    fs::write(folder.path().join(SUMS_FILE), format!("{}  {name}\n", sha256_hex(text.as_bytes()))).unwrap();
-    let report = verify(folder.path(), Strictness::Committed).unwrap();
+    fs::write(folder.join(&name), text).unwrap();
+    fs::write(folder.join(SUMS_FILE), format!("{}  {name}\n", sha256_hex(text.as_bytes()))).unwrap();
+    let report = verify(root.path(), Strictness::Committed).unwrap();
     report.findings.into_iter().map(|f| f.fault.to_string()).collect()
 }
 

@@ -136,6 +136,8 @@ fn arm() -> Arm {
         backend: "cpu".into(),
         streamed_bytes_per_token: Reading::Available(1000),
         peer: None,
+        settings: None,
+        delay: None,
     }
 }
 
@@ -180,6 +182,7 @@ fn method() -> Method {
         order: vec![vec!["selected".into()]; 3],
         planned_rounds: 3,
         attempt: 1,
+        label: None,
     }
 }
 
@@ -196,6 +199,7 @@ fn samples() -> Samples<TimedRound> {
             token_ns: vec![10_000_000, 11_000_000, 9_000_000, 10_000_000],
             release_ns: 500_000,
             main_thread_cpu_ns: Reading::Available(130_000_000),
+            untimed: Vec::new(),
         },
     };
     Samples { warmups: vec![emitted(0)], rounds: vec![round(0, 100), round(1, 140), round(2, 120)] }
