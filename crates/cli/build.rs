@@ -6,7 +6,7 @@ use std::process::Command;
 use tare_core::digest::Hasher;
 
 /// What the digest covers, relative to the workspace root.
-const SOURCES: [&str; 6] = ["Cargo.toml", "Cargo.lock", "crates", "plans", "gates.toml", ".cargo"];
+const SOURCES: [&str; 7] = ["Cargo.toml", "Cargo.lock", "crates", "plans", "studies", "gates.toml", ".cargo"];
 
 fn main() {
     // Asked when the script runs, not when it was compiled: two clones may share a target folder, and a script compiled

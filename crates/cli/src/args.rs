@@ -6,6 +6,7 @@ mod generate;
 mod ledger;
 mod measure;
 mod model;
+mod study;
 
 use clap::{Parser, Subcommand};
 
@@ -15,6 +16,7 @@ pub(crate) use generate::{ChatArgs, RunArgs, ServeArgs};
 pub(crate) use ledger::LedgerCommand;
 pub(crate) use measure::{ClockArgs, MutateArgs, NextArgs, PrefillLogits, WorkArgs};
 pub(crate) use model::{HowArgs, SampleArgs};
+pub(crate) use study::{CampaignArgs, CompareArgs, CompareMetric, StudyArgs};
 
 /// The model that is measured when nobody names one: nothing to download, the same bytes on every host.
 pub(crate) const MEASURED_MODEL: &str = "synthetic:qwen3-0.6b?format=w4g128";
@@ -55,6 +57,13 @@ pub(crate) enum Command {
     Clock(ClockArgs),
     /// Measure the host and a model, and say which phase to attack next (about a minute)
     Next(NextArgs),
+    /// Run a study: a campaign of interleaved rounds in fresh processes, with a verdict
+    Study(StudyArgs),
+    /// Compare two builds of tare: did the newer one lose?
+    Compare(CompareArgs),
+    /// The process of one arm of a campaign, which campaigns start
+    #[command(hide = true)]
+    Arm,
     /// Prove that the gate catches planted faults (about two minutes at 0.6B)
     Mutate(MutateArgs),
     /// Fetch a model

@@ -7,6 +7,7 @@ mod output;
 
 mod args;
 mod built;
+mod campaigning;
 mod commands;
 mod generate;
 mod interrupt;
@@ -45,6 +46,9 @@ fn run(command: &Command) -> anyhow::Result<()> {
         Command::Serve(a) => commands::serve::run(a, s),
         Command::Clock(a) => commands::clock::run(a, s),
         Command::Next(a) => commands::next::run(a, s),
+        Command::Study(a) => commands::study::run(a, s),
+        Command::Compare(a) => commands::compare::run(a, s),
+        Command::Arm => commands::arm::run(s),
         Command::Mutate(a) => commands::mutate::run(a, s),
         Command::Pull(a) => commands::pull::run(a, s),
         Command::Inspect(a) => commands::inspect::run(a, s),

@@ -26,11 +26,16 @@ const MAX_THREADS: usize = 1024;
 
 /// Opens the model that `name` names: a synthetic one, a path, or something that was pulled.
 pub(crate) fn open_model(name: &str, settings: &Settings) -> Result<Model> {
+    Ok(Model::open(&model_spec(name, settings)?)?)
+}
+
+/// What [`Model::open`] takes for the model that `name` names, in this process and in others.
+pub(crate) fn model_spec(name: &str, settings: &Settings) -> Result<String> {
     if name.starts_with("synthetic:") || Path::new(name).exists() {
-        return Ok(Model::open(name)?);
+        return Ok(name.to_string());
     }
     match pull::local(name, &settings.models())? {
-        Some(path) => Ok(Model::open(&path.to_string_lossy())?),
+        Some(path) => Ok(path.to_string_lossy().into_owned()),
         None => {
             Err(Fault::new("model", "a folder, a .gguf file, a pulled name or synthetic:NAME", format!("`{name}`"))
                 .remedy(match pull::resolve(name) {

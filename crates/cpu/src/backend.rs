@@ -264,6 +264,10 @@ impl Backend for CpuBackend {
         Ok(pool.write(span.page, span.start, span.tokens, bytes)?)
     }
 
+    fn rest(&mut self) {
+        self.workers.rest();
+    }
+
     fn compile(&mut self, plan: &ForwardPlan) -> Result<Executable, OpError> {
         let linker = Linker { registry: &self.registry, isa: &self.isa, weights: &self.weights };
         let program = linker.compile(plan)?;

@@ -44,6 +44,11 @@ impl Bell {
         self.asleep.fetch_sub(1, SeqCst);
     }
 
+    /// How many sleep now.
+    pub(crate) fn asleep(&self) -> usize {
+        self.asleep.load(SeqCst)
+    }
+
     /// Wakes all sleepers. What they wait for has been stored with [`SeqCst`] before.
     #[inline]
     pub(crate) fn ring(&self) {

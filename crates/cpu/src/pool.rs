@@ -11,6 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use tare_core::Reading;
 
@@ -26,6 +27,9 @@ const SPINS: usize = 40_000;
 const SPINS_IN_VAIN: usize = 10_000;
 /// The same when there are more workers than processors, so that spinning only keeps the others from working.
 const SPINS_CROWDED: usize = 32;
+
+/// How often [`Pool::rest`] looks whether all workers sleep.
+const REST_LOOK: Duration = Duration::from_micros(200);
 
 /// A worker panicked. The region ended on every worker; what it wrote is unspecified.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -259,6 +263,19 @@ impl Pool {
         shared.barrier.arrived.0.store(0, Relaxed);
         let first = shared.panic.lock().unwrap_or_else(|e| e.into_inner()).take();
         Err(first.unwrap_or(WorkerPanic { worker: 0, message: "no message".to_string() }))
+    }
+
+    /// Waits until every worker sleeps, which each does when its bounded spin was in vain. The next [`Pool::run`] wakes
+    /// them.
+    pub fn rest(&self) {
+        while self.asleep() < self.workers - 1 {
+            thread::sleep(REST_LOOK);
+        }
+    }
+
+    /// Workers that sleep until the next [`Pool::run`].
+    pub fn asleep(&self) -> usize {
+        self.shared.started.0.asleep()
     }
 
     /// Publishes what was stored and wakes the workers that sleep.

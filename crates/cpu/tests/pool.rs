@@ -130,3 +130,21 @@ fn waiters_sleep_while_one_worker_is_long_away() {
     }
     assert_eq!(done.load(Relaxed), 4, "both were woken, at the barrier and at the end");
 }
+
+#[test]
+fn a_resting_pool_sleeps_whole_and_wakes_whole() {
+    for workers in [1, 2, 5] {
+        let mut pool = Pool::new(workers, false).unwrap();
+        for _ in 0..10 {
+            pool.run(|r| r.barrier()).unwrap();
+            pool.rest();
+            assert_eq!(pool.asleep(), workers - 1);
+            let ran = AtomicUsize::new(0);
+            pool.run(|_| {
+                ran.fetch_add(1, Relaxed);
+            })
+            .unwrap();
+            assert_eq!(ran.load(Relaxed), workers);
+        }
+    }
+}

@@ -205,6 +205,12 @@ impl Engine {
         &self.resolved
     }
 
+    /// Returns once no thread of the backend keeps a processor busy: for whoever shares the host with another engine and
+    /// will not step this one for a while.
+    pub fn rest(&mut self) {
+        self.backend.rest();
+    }
+
     /// What it runs on.
     pub fn info(&self) -> BackendInfo {
         self.backend.describe()

@@ -29,6 +29,9 @@ pub enum LabError {
     /// The clocked request ended otherwise than it should.
     #[error("the clocked request {0}")]
     Request(String),
+    /// The ledger did not take a document.
+    #[error(transparent)]
+    Ledger(#[from] tare_evidence::LedgerError),
     /// Stopped by the user: nothing was kept.
     #[error("interrupted: nothing was recorded")]
     Interrupted,

@@ -11,7 +11,7 @@ use tare_evidence::gate::{Check, GateReport, Miss};
 use tare_ops::{Class, class::CLASSES};
 
 use crate::LabError;
-use crate::clock::run_and_retain;
+use crate::engine_runner::run_and_retain;
 use crate::reference::{ReferenceStore, Score, Scoring};
 use crate::rig::Rig;
 use crate::thresholds::Thresholds;
@@ -19,6 +19,13 @@ use crate::work::ClockedRequest;
 
 /// Misses that are written out for one check; all of them count.
 const MISSES_SHOWN: usize = 8;
+
+/// The check of the ids of all runs against those of the first.
+pub(crate) const ROUNDS_AGREE: &str = "rounds-agree";
+/// The check of warm-ups that draw fewer tokens than the request.
+pub(crate) const WARM_UPS: &str = "warm-ups";
+/// The check of cached keys and values.
+pub(crate) const CACHE: &str = "kv";
 
 /// What a run of the timed path emitted.
 #[derive(Clone, Copy, Debug)]
@@ -50,12 +57,24 @@ impl Gate<'_> {
     /// # Errors
     /// When a judge cannot be made or an engine fails. Wrong answers are no errors: they are misses in the report.
     pub fn judge(&self, engine: &mut Engine, runs: &[Run<'_>]) -> Result<GateReport, LabError> {
+        let mut report = self.judge_tokens(runs)?;
+        if let Some(first) = runs.first() {
+            self.judge_cache(engine, first, &mut report)?;
+        }
+        Ok(report)
+    }
+
+    /// Judges the ids and logits of `runs`.
+    ///
+    /// # Errors
+    /// As [`Gate::judge`].
+    pub fn judge_tokens(&self, runs: &[Run<'_>]) -> Result<GateReport, LabError> {
         let mut report =
             GateReport { thresholds_version: self.thresholds.version.clone(), checks: vec![], misses: vec![] };
         let Some(first) = runs.first() else {
             return Err(LabError::Judge("there is no run to judge".to_string()));
         };
-        report.add("rounds-agree", 0.0, &differing_ids(first, runs));
+        report.add(ROUNDS_AGREE, 0.0, &differing_ids(first, runs));
         let same_class = self.scores(self.rig.class, first.ids)?;
         let limits = self.thresholds.emulation;
         report.add("emulation-logit", limits.logit, &logit_errors(first.ids, &same_class, runs));
@@ -66,10 +85,18 @@ impl Gate<'_> {
             report.add("accuracy-logit", limits.logit, &logit_errors(first.ids, &exact, runs));
             report.add("accuracy-rank", limits.rank_gap, &rank_gaps(&exact));
         }
-        if let Some(errors) = self.kv_errors(engine, first.ids)? {
-            report.add("kv", limits.kv, &errors);
-        }
         Ok(report)
+    }
+
+    /// Adds the comparison of the cached keys and values of one more, untimed run of `engine`.
+    ///
+    /// # Errors
+    /// As [`Gate::judge`].
+    pub fn judge_cache(&self, engine: &mut Engine, run: &Run<'_>, report: &mut GateReport) -> Result<(), LabError> {
+        if let Some(errors) = self.kv_errors(engine, run.ids)? {
+            report.add(CACHE, self.thresholds.emulation.kv, &errors);
+        }
+        Ok(())
     }
 
     fn scores(&self, class: Class, emitted: &[u32]) -> Result<Vec<Score>, LabError> {
@@ -169,6 +196,29 @@ fn logit_errors(ids: &[u32], scores: &[Score], runs: &[Run<'_>]) -> Vec<Finding>
         }
     }
     out
+}
+
+/// Adds the judgement of `starts`, runs that drew the first tokens of what `whole` drew, which is judged itself: the same
+/// ids, and logits that are at most `limit` away where the engine gives them out.
+pub(crate) fn judge_starts(starts: &[Run<'_>], whole: &Run<'_>, limit: f64, report: &mut GateReport) {
+    let findings: Vec<Finding> = starts.iter().flat_map(|run| start_errors(whole, run)).collect();
+    if !findings.is_empty() {
+        report.add(WARM_UPS, limit, &findings);
+    }
+}
+
+fn start_errors(whole: &Run<'_>, run: &Run<'_>) -> Vec<Finding> {
+    let shown = |run: &Run<'_>, i: usize| format!("id {:?} with logit {:?}", run.ids.get(i), run.logits.get(i));
+    let each = |i: usize| {
+        let error = match (whole.logits.get(i), run.logits.get(i)) {
+            _ if whole.ids.get(i) != run.ids.get(i) => f64::INFINITY,
+            (Some(a), Some(b)) => (f64::from(*a) - f64::from(*b)).abs(),
+            (None, None) => 0.0,
+            _ => f64::INFINITY,
+        };
+        Finding { at: format!("{} token {i}", run.label), error, expected: shown(whole, i), found: shown(run, i) }
+    };
+    (0..run.ids.len()).map(each).collect()
 }
 
 fn rank_gaps(scores: &[Score]) -> Vec<Finding> {
@@ -275,6 +325,21 @@ mod tests {
         assert_eq!(r.misses[0].at, "cached token 1");
         r.add("kv", 1e9, &[other_tokens(&[4, 5], &[4])]);
         assert_eq!(r.misses[1].at, "cached token 1");
+    }
+
+    #[test]
+    fn a_warm_up_is_the_beginning_of_its_request() {
+        let whole = Run { label: "round", ids: &[1, 2, 3], logits: &[0.5, 1.5, 2.5] };
+        let misses = |ids: &[u32], logits: &[f32]| {
+            let mut r = GateReport { thresholds_version: "t".into(), checks: vec![], misses: vec![] };
+            judge_starts(&[Run { label: "warm-up 0", ids, logits }], &whole, 0.1, &mut r);
+            (r.checks[0].compared, r.misses.len())
+        };
+        assert_eq!(misses(&[1, 2], &[0.5, 1.55]), (2, 0));
+        assert_eq!(misses(&[1, 9], &[0.5, 1.5]), (2, 1), "another id is a miss under any limit");
+        assert_eq!(misses(&[1, 2], &[0.5, 1.9]), (2, 1));
+        assert_eq!(misses(&[1, 2], &[]), (2, 2), "logits that are missing on one side");
+        assert_eq!(misses(&[1, 2, 3, 4], &[0.5, 1.5, 2.5, 3.5]), (4, 1), "more than the request drew");
     }
 
     #[test]

@@ -3,16 +3,21 @@
 //! It drives the same engine that the server drives, through the same calls. Only here and in the command line are
 //! concrete backends named: the judge of a measurement is an engine too.
 //!
-//! - [`clock`]: view 1, one request on the clock. [`weigh`]: warm-ups, rounds, gate, record.
+//! - [`clock`], [`engine_runner`]: view 1, one request on the clock. [`weigh`]: warm-ups, rounds, gate, record.
+//! - [`study`], [`campaign`], [`arm`]: questions, the one runner that answers them, and the processes that it runs.
 //! - [`gate`], [`reference`], [`thresholds`]: whether what was timed is right.
 //! - [`mutation`], [`mutants`]: whether the gate can fail.
 //! - [`floor`]: what a phase must cost. [`next`]: where the largest gap is.
 
 #![forbid(unsafe_code)]
 
+pub mod arm;
 pub mod build_info;
+pub mod campaign;
 pub mod clock;
+pub mod engine_runner;
 mod error;
+pub mod facts;
 pub mod floor;
 pub mod gate;
 pub mod host;
@@ -22,14 +27,18 @@ pub mod next;
 pub mod reference;
 pub mod rig;
 pub mod runner;
+pub mod study;
 pub mod thresholds;
 pub mod weigh;
 pub mod work;
 
 pub use build_info::BuildInfo;
+pub use engine_runner::EngineRunner;
 pub use error::LabError;
+pub use facts::ArmFacts;
 pub use reference::ReferenceStore;
 pub use rig::{Rig, slow_paths};
 pub use runner::Runner;
+pub use study::Study;
 pub use weigh::{Stage, Weighing};
 pub use work::{ClockedRequest, Lengths};

@@ -301,6 +301,9 @@ impl<B: Backend> Backend for Mutant<B> {
     fn write_kv(&mut self, span: KvSpan, bytes: &[u8]) -> Result<(), OpError> {
         self.inner.write_kv(span, bytes)
     }
+    fn rest(&mut self) {
+        self.inner.rest();
+    }
     fn compile(&mut self, plan: &ForwardPlan) -> Result<Executable, OpError> {
         let plan = self.mutate_plan(plan);
         self.inner.compile(&plan)

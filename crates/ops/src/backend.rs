@@ -116,6 +116,10 @@ pub trait Backend: Send {
     /// When the span lies outside its page or the number of bytes is not that of the span.
     fn write_kv(&mut self, span: KvSpan, bytes: &[u8]) -> Result<(), OpError>;
 
+    /// Returns once no thread of the backend keeps a processor busy; the next call wakes them. Another engine beside
+    /// this one then has the processors for itself. A backend without threads of its own has nothing to do.
+    fn rest(&mut self) {}
+
     /// Makes a plan ready: resolves kernels, allocates step buffers. The token loop allocates nothing after this.
     ///
     /// # Errors

@@ -5,10 +5,12 @@
 
 mod fma;
 mod kept;
+mod sampler;
 mod stream;
 mod team;
 
 pub use kept::{Origin, Stored};
+pub use sampler::{Sampled, Sampler};
 
 use crate::clock::monotonic_ns;
 use crate::host::Host;

@@ -1,7 +1,9 @@
 //! One file for each command.
 
+pub(crate) mod arm;
 pub(crate) mod chat;
 pub(crate) mod clock;
+pub(crate) mod compare;
 pub(crate) mod doctor;
 pub(crate) mod inspect;
 pub(crate) mod ledger;
@@ -13,4 +15,5 @@ pub(crate) mod pull;
 pub(crate) mod quantize;
 pub(crate) mod run;
 pub(crate) mod serve;
+pub(crate) mod study;
 pub(crate) mod text;

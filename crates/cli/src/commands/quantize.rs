@@ -1,12 +1,13 @@
 //! `tare quantize`: a model in another weight format.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use std::collections::BTreeMap;
+use std::path::Path;
 use tare_core::units::human_bytes;
 use tare_core::{Fault, Format};
-use tare_formats::convert::{Target, convert};
+use tare_formats::convert::{Converted, Target, convert};
 use tare_formats::{ModelFile, Role};
 use tare_model::Model;
 
@@ -16,24 +17,8 @@ use crate::setup::open_model;
 
 /// Runs the command.
 pub(crate) fn run(args: &QuantizeArgs, settings: &Settings) -> Result<()> {
-    let target = target(&args.format)?;
     let model = open_model(&args.model, settings)?;
-    let made;
-    let source = match model.file() {
-        Some(f) => f,
-        None => {
-            made = in_memory(&model)?;
-            &made
-        }
-    };
-    let bar = ProgressBar::new(0)
-        .with_style(ProgressStyle::with_template("{msg:36!} {bar:30} {bytes}/{total_bytes}, {eta} left")?);
-    let done = convert(source, target, &args.output, &mut |p| {
-        bar.set_length(p.total_bytes);
-        bar.set_position(p.bytes);
-        bar.set_message(p.name.to_string());
-    })?;
-    bar.finish_and_clear();
+    let done = write(&model, &args.format, &args.output)?;
     if args.json {
         println!(
             "{}",
@@ -43,6 +28,43 @@ pub(crate) fn run(args: &QuantizeArgs, settings: &Settings) -> Result<()> {
         println!("{}: {} tensors, {}", done.path.display(), done.tensors, human_bytes(done.bytes));
     }
     Ok(())
+}
+
+/// Writes `model` in `format` to `output`, which must not exist, with a line that moves.
+fn write(model: &Model, format: &str, output: &Path) -> Result<Converted> {
+    let target = target(format)?;
+    let made;
+    let source = match model.file() {
+        Some(f) => f,
+        None => {
+            made = in_memory(model)?;
+            &made
+        }
+    };
+    let bar = ProgressBar::new(0)
+        .with_style(ProgressStyle::with_template("{msg:36!} {bar:30} {bytes}/{total_bytes}, {eta} left")?);
+    let done = convert(source, target, output, &mut |p| {
+        bar.set_length(p.total_bytes);
+        bar.set_position(p.bytes);
+        bar.set_message(p.name.to_string());
+    })?;
+    bar.finish_and_clear();
+    Ok(done)
+}
+
+/// The model `name` as a file of `format`: written once into the user's data folder, under the digest of its values.
+pub(crate) fn written_as(name: &str, format: &str, settings: &Settings) -> Result<String> {
+    let model = open_model(name, settings)?;
+    let digest = model.values_digest()?;
+    let label = model.describe()?.name;
+    let ending = if matches!(target(format)?, Target::Gguf(_)) { ".gguf" } else { "" };
+    let path = settings.home.join("written").join(format!("{label}-{format}-{}{ending}", &digest[..12]));
+    if !path.exists() {
+        std::fs::create_dir_all(settings.home.join("written"))
+            .with_context(|| format!("cannot make {}", settings.home.join("written").display()))?;
+        write(&model, format, &path)?;
+    }
+    Ok(path.to_string_lossy().into_owned())
 }
 
 fn target(name: &str) -> Result<Target> {

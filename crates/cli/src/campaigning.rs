@@ -1,0 +1,212 @@
+//! What `study` and `compare` share: from a study to a campaign that runs here, with its progress, its journal and its
+//! documents.
+
+use anyhow::{Context, Result, bail};
+use indicatif::{ProgressBar, ProgressStyle};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tare_core::Fault;
+use tare_core::units::human_ns;
+use tare_evidence::Ledger;
+use tare_evidence::identity::PrefillLogits;
+use tare_evidence::study::StudyPlan;
+use tare_lab::arm::hold;
+use tare_lab::arm::process::{ArmProcess, GoOn};
+use tare_lab::campaign::journal::{Attempt, Line, Opened, When};
+use tare_lab::campaign::live::{LiveBench, Start, now};
+use tare_lab::campaign::{Campaign, Closed, Ended, Journal, Seating, Step, Writer};
+use tare_lab::{ClockedRequest, Lengths, Study, host};
+use tare_model::Model;
+use tare_probe::Host;
+
+use crate::args::CampaignArgs;
+use crate::built::build_info;
+use crate::commands::quantize::written_as;
+use crate::interrupt::{Cancelled, Interrupt};
+use crate::settings::Settings;
+use crate::setup::{model_spec, within_training};
+
+/// A study that can run here: every arm has its binary and its model, and the request is drawn.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    pub(crate) study: Study,
+    pub(crate) seating: Seating,
+    pub(crate) plan: StudyPlan,
+    pub(crate) starts: Vec<Start>,
+    request: ClockedRequest,
+    host: Host,
+}
+
+impl Ready {
+    /// Resolves everything, and refuses what would only fail in the middle of a campaign.
+    pub(crate) fn new(study: Study, settings: &Settings) -> Result<Self> {
+        let plan = study.plan()?;
+        let spec = match &study.work.written_as {
+            Some(format) => written_as(&study.work.model, format, settings)?,
+            None => model_spec(&study.work.model, settings)?,
+        };
+        let model = Model::open(&spec)?;
+        let request = request(&study, &model)?;
+        let host = Host::read();
+        let own = std::env::current_exe().context("cannot find the running binary")?;
+        let mut starts = Vec::new();
+        for arm in study.cast() {
+            let model = arm.model.as_deref().map_or(Ok(spec.clone()), |m| model_spec(m, settings))?;
+            let binary = arm.build.clone().unwrap_or_else(|| own.clone());
+            starts.push(Start { spec: arm, binary, model });
+        }
+        for start in &starts {
+            check(start, &own, &request, &host).with_context(|| format!("arm `{}`", start.spec.label))?;
+        }
+        let seating = Seating::new(&plan);
+        Ok(Self { study, seating, plan, starts, request, host })
+    }
+
+    /// Folder of this study's journals.
+    fn journals(&self, settings: &Settings) -> PathBuf {
+        settings.home.join("studies").join(&self.study.name)
+    }
+}
+
+/// The request of a study.
+fn request(study: &Study, model: &Model) -> Result<ClockedRequest> {
+    let w = &study.work;
+    let lengths = Lengths { depth: w.depth, prompt_tokens: w.prompt_tokens, output_tokens: w.output_tokens };
+    within_training(w.depth.saturating_add(w.prompt_tokens).saturating_add(w.output_tokens), model)?;
+    let mut request = ClockedRequest::drawn(lengths, model.config().vocab, w.seed)?;
+    request.all_prompt_logits = w.prefill_logits == PrefillLogits::All;
+    Ok(request)
+}
+
+/// Whether an arm can be made: a plan and a class of this build are looked at here, another build is greeted.
+fn check(start: &Start, own: &Path, request: &ClockedRequest, host: &Host) -> Result<()> {
+    if start.binary != own {
+        let go_on: GoOn = Arc::new(|| true);
+        ArmProcess::start(&start.binary, go_on).map_err(|lost| anyhow::anyhow!("{lost}"))?;
+    } else if start.spec.peer.is_none() {
+        let model = Model::open(&start.model)?;
+        hold::rig(&start.spec, &model, request, host.usable_threads)?;
+    }
+    Ok(())
+}
+
+/// Runs a campaign, or what is left of one, and closes it.
+pub(crate) fn conduct(ready: &Ready, args: &CampaignArgs, settings: &Settings) -> Result<Closed> {
+    let interrupt = Interrupt::listen()?;
+    let go_on: GoOn = Arc::new(move || !interrupt.pressed());
+    let mut bench = LiveBench::new(ready.starts.clone(), ready.request.clone(), ready.host.clone(), go_on)?;
+    let mut journal = journal(ready, args, settings, bench.sources())?;
+    let build = build_info()?;
+    let scratch = settings.scratch_ledger();
+    let ledger = Ledger::at(args.output.as_deref().unwrap_or(&scratch));
+    let writer = Writer { host: &ready.host, build: &build, ledger: &ledger };
+    if args.close {
+        return close(&writer, &mut journal);
+    }
+    let (number, at) = (journal.attempts().count() as u32 + 1, now()?);
+    let opening = writer.open(journal.opened()?, &ready.starts, number, at)?;
+    let planned_rounds = ready.plan.rounds;
+    let campaign = Campaign { study: &ready.study, seating: &ready.seating, planned_rounds };
+    let progress = Progress::new(&campaign, journal.rounds().count())?;
+    let attempt = Attempt { number, at, opening };
+    let ended = campaign.run(attempt, &mut bench, &mut journal, &mut |step| progress.tell(step))?;
+    progress.bar.finish_and_clear();
+    let (kept, name) = (journal.rounds().count(), &ready.study.name);
+    let on = format!("`--resume` goes on, `--close` ends it without a verdict; {}", journal.path().display());
+    match ended {
+        Ended::Interrupted => {
+            eprintln!("tare: {kept} of {planned_rounds} rounds of `{name}` are kept: {on}");
+            Err(Cancelled.into())
+        }
+        Ended::Stopped(s) if s.resumable => bail!("{}; {kept} of {planned_rounds} rounds are kept: {on}", s.why),
+        Ended::Complete | Ended::Stopped(_) => close(&writer, &mut journal),
+    }
+}
+
+/// The journal to write: a new one, or the last one that was not finished.
+fn journal(
+    ready: &Ready,
+    args: &CampaignArgs,
+    settings: &Settings,
+    sources: &BTreeMap<String, String>,
+) -> Result<Journal> {
+    let at = now()?;
+    let opened = Opened {
+        campaign: format!("{}-{}", at.compact(), std::process::id()),
+        at,
+        study: ready.study.clone(),
+        study_sha256: ready.study.digest()?,
+        plan: ready.plan.clone(),
+        host_class_sha256: host::describe(&ready.host, None)?.class_sha256,
+        sources: sources.clone(),
+    };
+    let folder = ready.journals(settings);
+    let unfinished = Journal::last_open(&folder)?;
+    if !args.resume && !args.close {
+        if let Some(j) = unfinished {
+            let kept = j.rounds().count();
+            eprintln!("tare: an unfinished campaign of `{}` has {kept} rounds; this one begins anew", ready.study.name);
+        }
+        return Ok(Journal::create(&folder, opened)?);
+    }
+    let found = unfinished.ok_or_else(|| {
+        Fault::new("campaign", format!("an unfinished one of `{}`", ready.study.name), "none")
+            .remedy("run the study without --resume or --close")
+    })?;
+    if args.resume {
+        found.can_go_on(&opened)?;
+    }
+    Ok(found)
+}
+
+fn close(writer: &Writer<'_>, journal: &mut Journal) -> Result<Closed> {
+    let at = now()?;
+    let closed = writer.close(journal, at)?;
+    journal.add(Line::Closed { at })?;
+    Ok(closed)
+}
+
+/// The line that moves, and a line for every round.
+struct Progress {
+    bar: ProgressBar,
+    planned_rounds: u32,
+}
+
+impl Progress {
+    fn new(campaign: &Campaign<'_>, done: usize) -> Result<Self> {
+        let left = (campaign.planned_rounds as usize).saturating_sub(done);
+        let style = ProgressStyle::with_template("{spinner} {msg:44!} {bar:24} {elapsed}, about {eta} left")?;
+        let bar = ProgressBar::new((left * campaign.seating.slots.len() + 2) as u64).with_style(style);
+        bar.enable_steady_tick(Duration::from_millis(120));
+        Ok(Self { bar, planned_rounds: campaign.planned_rounds })
+    }
+
+    fn tell(&self, step: Step<'_>) {
+        let planned = self.planned_rounds;
+        match step {
+            Step::Control(When::Start) => self.bar.set_message("the baseline alone, before the first round"),
+            Step::Control(When::End) => self.bar.set_message("the baseline alone, after the last round"),
+            Step::Quiet(round, quiet) => {
+                let lost = 100.0 * quiet.spin.lost_share;
+                let steal =
+                    quiet.steal_share.available().map_or(String::new(), |s| format!(", {:.0} % stolen", 100.0 * s));
+                self.say(&format!("round {} of {planned}: others take {lost:.0} % of a thread{steal}", round + 1));
+            }
+            Step::Loading(slot) => self.bar.set_message(format!("{slot}: packing weights")),
+            Step::Timing(slot) => self.bar.set_message(format!("{slot}: timed")),
+            Step::Judging(slot) => {
+                self.bar.set_message(format!("{slot}: judged"));
+                self.bar.inc(1);
+            }
+            Step::Round(log) => {
+                self.say(&format!("round {} of {planned}: kept after {}", log.round + 1, human_ns(log.spent_ns)));
+            }
+        }
+    }
+
+    fn say(&self, text: &str) {
+        self.bar.suspend(|| eprintln!("{text}"));
+    }
+}

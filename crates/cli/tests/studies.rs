@@ -1,0 +1,232 @@
+//! Campaigns through the binary, on a model so small that only the order of things matters: documents, Ctrl-C and going
+//! on, refusals before anything runs, a build against itself.
+
+mod home;
+
+use home::Home;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+/// A study of the tiny model with `more` lines before its tables, and its arms.
+fn study(home: &Home, name: &str, more: &str, arms: &str) -> PathBuf {
+    let text = format!(
+        "name = \"{name}\"\nquestion = \"q?\"\nhypothesis = \"h\"\nfalsifier = \"f\"\nmisleads = \"m\"\n\
+         metric = \"decode\"\nrole = \"diagnostic\"\n{more}\n\
+         [work]\nmodel = \"synthetic:qwen3-tiny\"\nprompt_tokens = 12\noutput_tokens = 9\n{arms}"
+    );
+    let path = home.path(&format!("{name}.toml"));
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+const ALONE: &str = "[[arms]]\nlabel = \"paged\"\nthreads = 2\n";
+const TWO: &str =
+    "[[arms]]\nlabel = \"paged\"\nthreads = 2\n[[arms]]\nlabel = \"kv\"\nthreads = 2\nplan = \"kv-cache\"\n";
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// The documents of a kind in the scratch ledger.
+fn documents(home: &Home, kind: &str) -> Vec<Value> {
+    let mut found = Vec::new();
+    let mut open = vec![home.path("records")];
+    while let Some(folder) = open.pop() {
+        for item in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+            let path = item.path();
+            if path.is_dir() {
+                open.push(path);
+            } else if text(&path).ends_with(&format!(".{kind}.json")) {
+                found.push(tare_testkit::json(&path));
+            }
+        }
+    }
+    found
+}
+
+fn verified(home: &Home) {
+    home.run(&["ledger", "verify", text(&home.path("records"))]).success();
+}
+
+#[test]
+fn a_duet_leaves_an_opening_records_and_a_closing_that_verify() {
+    let home = Home::new();
+    let path = study(&home, "twin", "under_study = []\ndesign = \"duet\"\nrounds = 2", ALONE);
+    let v = home.json(&["study", text(&path), "--json"]);
+    let body = &v["campaign"]["body"];
+    assert_eq!(body["rounds"][0]["order"], serde_json::json!(["paged", "a-a"]));
+    assert_eq!(body["rounds"][1]["order"], serde_json::json!(["a-a", "paged"]));
+    assert_eq!(v["records"].as_array().unwrap().len(), 2);
+    let ratios = body["outcome"]["ruled"]["a_a"]["log_ratios"].as_array().unwrap();
+    assert_eq!(ratios.len(), 2);
+    assert!(body["control"][0]["drift"].is_number(), "{}", body["control"]);
+    assert_eq!(documents(&home, "opening").len(), 1);
+    let name = format!("{}.json", v["records"][0].as_str().unwrap());
+    let record: Value = tare_testkit::json(PathBuf::from(v["path"].as_str().unwrap()).with_file_name(name));
+    let round = &record["samples"]["rounds"][0];
+    assert_eq!(round["timing"]["untimed"], serde_json::json!([0, 4]), "the first token of each turn");
+    assert!(record["ceilings"][0]["samples"][0]["round"].is_u64(), "{}", record["ceilings"][0]);
+    verified(&home);
+}
+
+#[test]
+fn arms_of_other_plans_are_compared_in_balanced_rounds() {
+    let home = Home::new();
+    let path = study(&home, "plans", "under_study = [\"plan\"]\ndesign = \"balanced\"\nrounds = 3", TWO);
+    let v = home.json(&["study", text(&path), "--rounds", "2", "--json"]);
+    let body = &v["campaign"]["body"];
+    assert_eq!(body["rounds"][1]["order"], serde_json::json!(["kv", "a-a", "paged"]));
+    assert_eq!((&body["study"]["role"], &body["study"]["rounds"]), (&"screening".into(), &2.into()));
+    let ruling = &body["outcome"]["ruled"]["rulings"][0];
+    assert_eq!(ruling["arm"], "kv");
+    assert!(ruling["verdict"]["inconclusive"]["needs_rounds"].as_u64() > Some(2), "two rounds tell nothing: {ruling}");
+    verified(&home);
+    let done = home.run(&["study", text(&path), "--rounds", "2"]).success();
+    let said = String::from_utf8_lossy(&done.get_output().stdout).into_owned();
+    for word in ["plans: q?", "kv", "a-a", "% of floor", "inconclusive", "closing"] {
+        assert!(said.contains(word), "{word}: {said}");
+    }
+}
+
+#[test]
+fn nothing_starts_for_a_study_that_cannot_answer() {
+    let home = Home::new();
+    let said =
+        home.refused(&["study", text(&study(&home, "a", "under_study = []\ndesign = \"duet\"\nrounds = 2", TWO))]);
+    assert!(said.contains("arms.kv.plan") && said.contains("under_study"), "{said}");
+    let wrong = TWO.replace("kv-cache", "no-such-plan");
+    let path = study(&home, "b", "under_study = [\"plan\"]\ndesign = \"duet\"\nrounds = 2", &wrong);
+    let said = home.refused(&["study", text(&path)]);
+    assert!(said.contains("arm `kv`") && said.contains("no-such-plan"), "{said}");
+    let path = study(&home, "c", "under_study = []\ndesign = \"duet\"\nrounds = 2\nround = 1", ALONE);
+    assert!(home.refused(&["study", text(&path)]).contains("unknown field `round`"));
+    assert!(home.refused(&["study", "no-such-study"]).contains("aa-duet"));
+    let path = study(&home, "d", "under_study = []\ndesign = \"duet\"\nrounds = 2", ALONE);
+    assert!(home.refused(&["study", text(&path), "--resume"]).contains("an unfinished one of `d`, found none"));
+    assert!(documents(&home, "opening").is_empty());
+}
+
+#[test]
+fn what_would_run_is_shown_without_running_it() {
+    let home = Home::new();
+    let done = home.run(&["study", "aa-duet", "--dry-run"]).success();
+    let said = String::from_utf8_lossy(&done.get_output().stdout).into_owned();
+    for word in ["hypothesis", "falsifier", "misleads", "a-a", "round 2  a-a, paged"] {
+        assert!(said.contains(word), "{word}: {said}");
+    }
+    let listed = home.json(&["study", "--list", "--json"]);
+    assert!(listed.as_array().unwrap().iter().any(|s| s["name"] == "ladder"));
+    assert!(documents(&home, "opening").is_empty());
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn an_interrupt_keeps_the_rounds_and_the_next_attempt_goes_on() {
+    let home = Home::new();
+    let path = study(&home, "long", "under_study = []\ndesign = \"duet\"\nrounds = 3", ALONE);
+    let mut child = home.command(&["study", text(&path)]).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let folder = home.path("studies/long");
+    let journal = || {
+        let file = std::fs::read_dir(&folder).ok()?.flatten().next()?.path();
+        std::fs::read_to_string(file).ok()
+    };
+    while !journal().is_some_and(|j| j.contains("\"line\":\"round\"")) {
+        assert!(child.try_wait().unwrap().is_none(), "it ended before it was interrupted");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let sent = std::process::Command::new("sh").args(["-c", &format!("kill -INT {}", child.id())]).status().unwrap();
+    assert!(sent.success());
+    let done = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert_eq!(done.status.code(), Some(130), "{said}");
+    assert!(said.contains("`--resume` goes on"), "{said}");
+    assert!(documents(&home, "campaign").is_empty());
+    let v = home.json(&["study", text(&path), "--resume", "--json"]);
+    let body = &v["campaign"]["body"];
+    assert_eq!(body["attempts"][0]["ended"], "interrupted");
+    assert_eq!(body["attempts"][1]["ended"], "complete");
+    let of: Vec<u64> = body["rounds"].as_array().unwrap().iter().map(|r| r["attempt"].as_u64().unwrap()).collect();
+    assert!(of.first() == Some(&1) && of.last() == Some(&2) && of.len() == 3, "{of:?}");
+    assert_eq!(documents(&home, "opening").len(), 2);
+    verified(&home);
+    let said = home.refused(&["study", text(&path), "--resume"]);
+    assert!(said.contains("found none"), "a closed campaign is over: {said}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_campaign_that_cannot_go_on_is_closed_without_a_verdict() {
+    let home = Home::new();
+    let path = study(&home, "gone", "under_study = [\"build\"]\ndesign = \"balanced\"\nrounds = 2", &two_builds(&home));
+    // The build answers the greeting of the check and is gone when it should run.
+    let said = home.refused(&["study", text(&path)]);
+    assert!(said.contains("other: ") && said.contains("--resume"), "{said}");
+    assert!(documents(&home, "campaign").is_empty());
+    let done = home.run(&["study", text(&path), "--close", "--json"]).failure();
+    let v: Value = serde_json::from_slice(&done.get_output().stdout).unwrap();
+    let why = v["campaign"]["body"]["outcome"]["unruled"]["why"].as_str().unwrap();
+    assert!(why.starts_with("0 of 2 rounds ran; attempt 1: other"), "{why}");
+    verified(&home);
+}
+
+/// This build, and one that greets and then ends.
+#[cfg(target_os = "linux")]
+fn two_builds(home: &Home) -> String {
+    use std::os::unix::fs::PermissionsExt;
+    let tare = env!("CARGO_BIN_EXE_tare");
+    let script = home.path("other");
+    let text = format!("#!/bin/sh\nread hello\necho \"$hello\" | {tare} arm\nread load\nexit 3\n");
+    std::fs::write(&script, text).unwrap();
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+    format!(
+        "[[arms]]\nlabel = \"this\"\nbuild = \"{tare}\"\nthreads = 2\n[[arms]]\nlabel = \"other\"\nbuild = \"{}\"\nthreads = 2\n",
+        script.display()
+    )
+}
+
+#[test]
+fn a_build_is_not_compared_with_itself() {
+    let home = Home::new();
+    let tare = env!("CARGO_BIN_EXE_tare");
+    let said = home.refused(&["compare", tare, tare]);
+    assert!(said.contains("both are the same binary"), "{said}");
+}
+
+#[test]
+fn an_arm_speaks_its_lines_and_keeps_its_times_until_it_is_judged() {
+    let home = Home::new();
+    let ask = concat!(
+        "{\"op\":\"hello\",\"protocol\":1}\n",
+        "{\"op\":\"prefill\"}\n",
+        "{\"op\":\"load\",\"arm\":{\"label\":\"x\",\"threads\":1},\"model\":\"synthetic:qwen3-tiny\",",
+        "\"request\":{\"prefix\":[],\"prompt\":[1,2,3],\"output_tokens\":3,\"all_prompt_logits\":false}}\n",
+        "{\"op\":\"judge\",\"full\":true}\n",
+        "{\"op\":\"warm_up\",\"tokens\":2}\n{\"op\":\"prefill\"}\n{\"op\":\"decode\",\"tokens\":2,\"returned\":true}\n",
+        "{\"op\":\"rest\"}\n{\"op\":\"finish\"}\n{\"op\":\"judge\",\"full\":true}\n{\"op\":\"quit\"}\n",
+    );
+    let done = assert_cmd::Command::from_std(home.command(&["arm"])).write_stdin(ask).assert().success();
+    let out = String::from_utf8_lossy(&done.get_output().stdout).into_owned();
+    let said: Vec<Value> = out.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    let kinds: Vec<&str> = said.iter().map(|v| v["is"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["hello", "failed", "loaded", "failed", "done", "done", "done", "done", "done", "judged"]);
+    assert!(said[3]["why"].as_str().unwrap().contains("prefill, decode, finish and judge"), "{}", said[3]);
+    let before: String = out.lines().take(9).collect();
+    assert!(!before.contains("_ns\""), "no time leaves before the gate: {before}");
+    let judged = &said[9];
+    assert_eq!(judged["timing"]["token_ns"].as_array().unwrap().len(), 2);
+    assert_eq!(judged["timing"]["untimed"], serde_json::json!([0]));
+    let names: Vec<&str> =
+        judged["gate"]["checks"].as_array().unwrap().iter().map(|c| c["name"].as_str().unwrap()).collect();
+    assert!(names.contains(&"warm-ups") && names.contains(&"kv") && names.contains(&"emulation-logit"), "{names:?}");
+}
+
+#[test]
+fn another_version_of_the_lines_is_refused_with_both_numbers() {
+    let home = Home::new();
+    let asked = assert_cmd::Command::from_std(home.command(&["arm"]))
+        .write_stdin("{\"op\":\"hello\",\"protocol\":9}\n")
+        .assert();
+    let out = String::from_utf8_lossy(&asked.success().get_output().stdout).into_owned();
+    assert!(out.contains("version 1, which this build speaks") && out.contains("version 9"), "{out}");
+}

@@ -1,0 +1,210 @@
+//! What an arm process holds: the model, the engine or the peer, the requests that it ran, and the gate.
+
+use std::path::PathBuf;
+use tare_core::Fault;
+use tare_cpu::{CpuConfig, detect_isa};
+use tare_engine::Engine;
+use tare_evidence::gate::{GateReport, Judgement};
+use tare_evidence::record::Memory;
+use tare_evidence::samples::RowTokens;
+use tare_model::{Model, PlanSpec, classes};
+use tare_ops::Isa;
+
+use crate::LabError;
+use crate::arm::protocol::{Judged, Load};
+use crate::build_info::BuildInfo;
+use crate::clock::{Baton, Timed, Turns};
+use crate::engine_runner::EngineRunner;
+use crate::facts::{self, ArmFacts};
+use crate::gate::{Gate, Run, judge_starts};
+use crate::reference::ReferenceStore;
+use crate::rig::Rig;
+use crate::study::ArmSpec;
+use crate::thresholds::Thresholds;
+use crate::work::ClockedRequest;
+
+/// Rows of one prefill chunk.
+const MAX_ROWS: usize = 256;
+
+/// Where an arm process finds what lies outside of it.
+#[derive(Clone, Debug)]
+pub struct Home {
+    /// Kept reference scores.
+    pub references: PathBuf,
+    /// What this process is.
+    pub build: BuildInfo,
+    /// Threads when an arm does not say.
+    pub threads: usize,
+}
+
+/// An arm that is ready.
+#[derive(Debug)]
+pub struct Held<'m> {
+    rig: Rig<'m>,
+    runner: EngineRunner<Engine>,
+    request: ClockedRequest,
+    store: ReferenceStore,
+    warmups: Vec<Timed>,
+    live: Option<Turns>,
+    done: Option<Timed>,
+    facts: ArmFacts,
+}
+
+/// The rig that an arm asks for on this host.
+///
+/// # Errors
+/// When the plan, the class, the level or the context does not suit the model or the host.
+pub fn rig<'m>(arm: &ArmSpec, model: &'m Model, request: &ClockedRequest, threads: usize) -> Result<Rig<'m>, LabError> {
+    for (field, given) in [("peer", arm.peer.is_some()), ("delay", arm.delay.is_some())] {
+        if given {
+            return Err(Fault::new(field, "nothing: this build cannot run it", "a value").into());
+        }
+    }
+    let limit = model.config().max_positions;
+    let context = request.total_tokens();
+    if context > limit {
+        let expected = format!("at most {limit} tokens, which the model was trained for");
+        return Err(Fault::new("work", expected, context.to_string()).into());
+    }
+    Ok(Rig {
+        model,
+        cpu: CpuConfig { threads: arm.threads.unwrap_or(threads), isa: levels(arm.isa.as_deref())?, pin: true },
+        plan: PlanSpec::find(arm.plan.as_deref().unwrap_or(PlanSpec::DEFAULT))?,
+        class: classes::choose(model, arm.class.as_deref())?,
+        context,
+        max_rows: MAX_ROWS,
+    })
+}
+
+/// The levels up to the one that is named; all that the host has when none is.
+fn levels(name: Option<&str>) -> Result<tare_ops::IsaSet, Fault> {
+    let have = detect_isa();
+    let Some(name) = name else { return Ok(have) };
+    let level: Option<Isa> = have.levels().iter().copied().find(|l| l.name() == name);
+    let names: Vec<&str> = have.levels().iter().map(|l| l.name()).collect();
+    let level = level
+        .ok_or_else(|| Fault::new("isa", format!("one of {} (this host)", names.join(", ")), format!("`{name}`")))?;
+    Ok(have.up_to(level))
+}
+
+impl<'m> Held<'m> {
+    /// Packs, compiles and describes.
+    ///
+    /// # Errors
+    /// When the arm cannot be made.
+    pub fn new(load: &Load, model: &'m Model, home: &Home) -> Result<Self, LabError> {
+        let rig = rig(&load.arm, model, &load.request, home.threads)?;
+        let engine = rig.engine()?;
+        let facts = ArmFacts::of_engine(&rig, &engine, &load.request, &home.build)?;
+        Ok(Self {
+            rig,
+            runner: EngineRunner::new(engine),
+            request: load.request.clone(),
+            store: ReferenceStore::at(home.references.clone(), &home.build.binary_sha256),
+            warmups: Vec::new(),
+            live: None,
+            done: None,
+            facts,
+        })
+    }
+
+    /// What it says about itself.
+    pub fn facts(&self) -> &ArmFacts {
+        &self.facts
+    }
+
+    /// Runs the prompt and draws `tokens`.
+    ///
+    /// # Errors
+    /// When the engine fails.
+    pub fn warm_up(&mut self, tokens: usize) -> Result<(), LabError> {
+        let request = ClockedRequest { output_tokens: tokens, ..self.request.clone() };
+        let mut run = Turns::begin(&mut self.runner, &request)?;
+        run.decode(&mut self.runner, tokens - 1, Baton::Kept)?;
+        self.warmups.push(run.end(&mut self.runner)?);
+        Ok(())
+    }
+
+    /// The prompt and the first token of the timed request.
+    ///
+    /// # Errors
+    /// When the engine fails, or a request was run already: a process times one.
+    pub fn prefill(&mut self) -> Result<(), LabError> {
+        if self.live.is_some() || self.done.is_some() {
+            return Err(LabError::Request("was run already: an arm process times one request".to_string()));
+        }
+        self.live = Some(Turns::begin(&mut self.runner, &self.request)?);
+        Ok(())
+    }
+
+    /// One turn.
+    ///
+    /// # Errors
+    /// When there is no request under way or the engine fails.
+    pub fn decode(&mut self, tokens: usize, baton: Baton) -> Result<(), LabError> {
+        let live = self.live.as_mut().ok_or_else(no_request)?;
+        live.decode(&mut self.runner, tokens, baton)
+    }
+
+    /// Ends the timed request.
+    ///
+    /// # Errors
+    /// As [`Held::decode`].
+    pub fn finish(&mut self) -> Result<(), LabError> {
+        let live = self.live.take().ok_or_else(no_request)?;
+        self.done = Some(live.end(&mut self.runner)?);
+        Ok(())
+    }
+
+    /// No thread of this process keeps a processor busy after it.
+    ///
+    /// # Errors
+    /// When the engine cannot be reached.
+    pub fn rest(&mut self) -> Result<(), LabError> {
+        use crate::runner::Runner;
+        self.runner.rest()
+    }
+
+    /// Judges the warm-ups and the timed request; only a passed gate lets its times go.
+    ///
+    /// # Errors
+    /// When there is no finished request or a judge fails.
+    pub fn judge(&mut self, full: bool) -> Result<Judged, LabError> {
+        let timed = self.done.take().ok_or_else(no_request)?;
+        // Before the judges take memory of their own.
+        let memory = facts::memory(self.runner.engine(), std::slice::from_ref(&timed));
+        let report = self.report(&timed, full)?;
+        Ok(release(report, timed, memory)?)
+    }
+
+    fn report(&mut self, timed: &Timed, full: bool) -> Result<GateReport, LabError> {
+        let thresholds = Thresholds::built_in()?;
+        let gate = Gate { rig: &self.rig, request: &self.request, thresholds: &thresholds, store: &self.store };
+        let run = Run { label: "round", ids: &timed.ids, logits: &timed.logits };
+        let labels: Vec<String> = (0..self.warmups.len()).map(|n| format!("warm-up {n}")).collect();
+        let warmups: Vec<Run<'_>> =
+            self.warmups.iter().zip(&labels).map(|(t, label)| Run { label, ids: &t.ids, logits: &t.logits }).collect();
+        let mut report = gate.judge_tokens(&[run])?;
+        judge_starts(&warmups, &run, thresholds.emulation.logit, &mut report);
+        if full {
+            gate.judge_cache(self.runner.engine(), &run, &mut report)?;
+        }
+        Ok(report)
+    }
+}
+
+/// What may leave the process: times only behind a passed gate.
+fn release(report: GateReport, timed: Timed, memory: Memory) -> Result<Judged, Fault> {
+    let tokens = RowTokens { ids: timed.ids.clone(), logits: timed.logits.clone() };
+    let rows = timed.rows.available().copied();
+    Ok(match report.judge()? {
+        Judgement::Passed(gate) => {
+            Judged { gate: gate.report().clone(), tokens, timing: Some(timed.timing()), memory, rows }
+        }
+        Judgement::Failed(gate) => Judged { gate: gate.report().clone(), tokens, timing: None, memory, rows },
+    })
+}
+
+fn no_request() -> LabError {
+    LabError::Request("is not there: prefill, decode, finish and judge come in this order".to_string())
+}

@@ -1,0 +1,305 @@
+//! From a journal to records: one for each slot, with the rounds of all attempts.
+
+use serde_json::json;
+use tare_core::Fault;
+use tare_core::Reading;
+use tare_evidence::floor::{Ceiling, CeilingSample};
+use tare_evidence::gate::{Check, GateReport};
+use tare_evidence::provenance::Provenance;
+use tare_evidence::record::{About, Measured, Method};
+use tare_evidence::samples::{Emitted, RowTokens, Samples, TimedRound, Timing};
+use tare_evidence::study::{Design, StudyPlan};
+use tare_evidence::{Draft, Record, Utc};
+use tare_probe::{Host, Quietness};
+
+use crate::LabError;
+use crate::arm::protocol::Judged;
+use crate::campaign::design::{Seating, Slot};
+use crate::campaign::journal::{Journal, RoundLog};
+use crate::facts::{self, ArmFacts};
+use crate::gate::{CACHE, ROUNDS_AGREE};
+use crate::host;
+use crate::study::Study;
+use crate::weigh::timing_contract;
+
+/// What closing a campaign needs besides its journal.
+#[derive(Debug)]
+pub struct Closing<'a> {
+    /// The study.
+    pub study: &'a Study,
+    /// The study as its documents have it.
+    pub plan: &'a StudyPlan,
+    /// Its slots.
+    pub seating: &'a Seating,
+    /// The host.
+    pub host: &'a Host,
+    /// When.
+    pub at: Utc,
+}
+
+impl Closing<'_> {
+    /// One record for each slot, in their order. Slots without a round have none.
+    ///
+    /// # Errors
+    /// When a record does not hold together.
+    pub fn records(&self, journal: &Journal) -> Result<Vec<Record>, LabError> {
+        let rounds: Vec<&RoundLog> = journal.rounds().collect();
+        if rounds.is_empty() {
+            return Ok(Vec::new());
+        }
+        let slots = self.seating.slots.iter().enumerate();
+        slots.map(|(i, slot)| self.record(journal, &rounds, (i, slot))).collect()
+    }
+
+    fn record(&self, journal: &Journal, rounds: &[&RoundLog], (i, slot): (usize, &Slot)) -> Result<Record, LabError> {
+        let facts = journal
+            .facts(&slot.name)
+            .ok_or_else(|| Fault::new("journal", format!("facts of {}", slot.name), "none"))?
+            .clone();
+        let opened = journal.opened()?;
+        let judged: Vec<&Judged> = rounds.iter().map(|r| &r.slots[i]).collect();
+        let memory: Vec<_> = judged.iter().map(|j| j.memory.clone()).collect();
+        let mut config = facts.config.clone();
+        config["rounds"] = json!(rounds.len());
+        Ok(Record::seal(Draft {
+            about: About {
+                role: self.study.role,
+                study: self.study.name.clone(),
+                campaign: opened.campaign.clone(),
+                created_at: self.at,
+                title: format!("{}: {}", self.study.name, slot.name),
+                question: self.study.question.clone(),
+                notes: self.notes(journal, rounds, &judged, &facts),
+            },
+            work: facts.work.clone(),
+            arm: facts.arm.clone(),
+            provenance: Provenance {
+                host: host::describe(self.host, rounds.last().map(|r| &r.quiet))?,
+                software: facts.build.software.clone(),
+                source: facts.build.source.clone(),
+                binary_sha256: facts.build.binary_sha256.clone(),
+                config,
+            },
+            plan: facts.plan.clone(),
+            method: Method {
+                timing_contract: timing_contract(),
+                scheme: self.plan.design.name().into(),
+                order: rounds.iter().map(|r| self.order(r, i)).collect(),
+                planned_rounds: rounds.len() as u32,
+                attempt: journal.attempts().count() as u32,
+                label: Some(slot.label.clone()),
+            },
+            memory: facts::fullest(&memory),
+            gate: whole_gate(&judged).judge()?,
+            measured: Measured {
+                samples: Samples { warmups: Vec::new(), rounds: timed_rounds(&judged) },
+                ceilings: ceilings(rounds),
+                demands: facts.demands.clone(),
+            },
+        })?)
+    }
+
+    /// Who ran in a round, in order: of a duet the two that met.
+    fn order(&self, round: &RoundLog, slot: usize) -> Vec<String> {
+        let met = self.seating.pairs.iter().find(|p| p.baseline == slot || p.candidate == slot);
+        match met {
+            Some(pair) if self.plan.design == Design::Duet => {
+                let other = &self.seating.slots[pair.candidate].label;
+                round.order.chunks(2).find(|two| two.contains(other)).map(<[String]>::to_vec).unwrap_or_default()
+            }
+            _ => round.order.clone(),
+        }
+    }
+
+    /// What a reader of the figures must know.
+    fn notes(&self, journal: &Journal, rounds: &[&RoundLog], judged: &[&Judged], facts: &ArmFacts) -> Vec<String> {
+        let study = self.study;
+        let mut notes =
+            vec!["each round ran in a process of its own; ceilings were sampled inside each round".to_string()];
+        if study.warmups > 0 {
+            notes.push(format!(
+                "before each timed request {} warm-up of the same prompt and {} tokens; its tokens passed the gate as \
+                 the first ones of the request (check `warm-ups`)",
+                study.warmups,
+                study.warmup_output()
+            ));
+        }
+        if self.plan.design == Design::Duet {
+            notes.push(format!(
+                "two arms took turns of {} tokens; the first token of a turn is in no figure, so that end to end is not \
+                 the time of a request that runs alone",
+                study.turn_tokens
+            ));
+        }
+        if let Some((layers, head)) = judged.first().and_then(|j| j.rows) {
+            notes.push(format!("a round computes {layers} rows in each layer and {head} in the head"));
+        }
+        notes.extend(journal.stops().map(|s| format!("attempt {} ended in round {}: {}", s.attempt, s.round, s.why)));
+        notes.extend(facts.notes.iter().cloned());
+        let busiest = rounds.iter().map(|r| &r.quiet).max_by(|a, b| a.spin.lost_share.total_cmp(&b.spin.lost_share));
+        notes.extend(busiest.and_then(busy));
+        notes
+    }
+}
+
+/// A word when others took much of the host before a round.
+fn busy(q: &Quietness) -> Option<String> {
+    const MUCH: f64 = 0.1;
+    let percent = 100.0 * q.spin.lost_share;
+    (q.spin.lost_share > MUCH)
+        .then(|| format!("before the busiest round others took {percent:.0} % of a spinning thread's time"))
+}
+
+fn timed_rounds(judged: &[&Judged]) -> Vec<TimedRound> {
+    let none = || Timing {
+        setup_ns: 0,
+        prefill_ns: 0,
+        token_ns: Vec::new(),
+        release_ns: 0,
+        main_thread_cpu_ns: Reading::unavailable("the gate failed"),
+        untimed: Vec::new(),
+    };
+    let round = |(n, j): (usize, &&Judged)| TimedRound {
+        emitted: Emitted { round: n as u32, rows: vec![j.tokens.clone()] },
+        // Without times only behind a failed gate, and then the record drops them all.
+        timing: j.timing.clone().unwrap_or_else(none),
+    };
+    judged.iter().enumerate().map(round).collect()
+}
+
+/// Every sample of every ceiling, with the round inside which it was taken.
+fn ceilings(rounds: &[&RoundLog]) -> Vec<Ceiling> {
+    let Some(first) = rounds.first() else { return Vec::new() };
+    let of = |i: usize| {
+        let mut samples = Vec::new();
+        for r in rounds {
+            match r.ceilings.get(i).map(|c| &c.samples) {
+                Some(Reading::Available(taken)) => {
+                    samples.extend(taken.iter().map(|&(amount, ns)| CeilingSample { round: Some(r.round), amount, ns }))
+                }
+                Some(Reading::Unavailable { why }) => return Reading::unavailable(why),
+                None => return Reading::unavailable(format!("round {} has none", r.round)),
+            }
+        }
+        Reading::Available(samples)
+    };
+    (0..first.ceilings.len())
+        .map(|i| {
+            let c = &first.ceilings[i];
+            Ceiling {
+                name: c.name.clone(),
+                resource: c.resource,
+                threads: c.threads,
+                working_set_bytes: c.working_set_bytes,
+                pages: c.pages.clone(),
+                samples: of(i),
+            }
+        })
+        .collect()
+}
+
+/// The gate of a slot over all its rounds: ids are held against those of the first round here, since each round was
+/// judged in a process of its own; logits count in every round; ranks are those of the first, which all share.
+fn whole_gate(judged: &[&Judged]) -> GateReport {
+    let Some(first) = judged.first() else {
+        return GateReport { thresholds_version: String::new(), checks: Vec::new(), misses: Vec::new() };
+    };
+    let mut whole = GateReport { misses: Vec::new(), checks: vec![agreement(judged)], ..first.gate.clone() };
+    for check in first.gate.checks.iter().filter(|c| c.name != ROUNDS_AGREE) {
+        let same = || judged.iter().flat_map(|j| &j.gate.checks).filter(|c| c.name == check.name);
+        let max_error = same().map(|c| c.max_error).fold(0.0, f64::max);
+        let once = check.name == CACHE || check.name.ends_with("-rank");
+        let compared = if once { check.compared } else { same().map(|c| c.compared).sum() };
+        whole.checks.push(Check { max_error, compared, ..check.clone() });
+    }
+    for (n, j) in judged.iter().enumerate() {
+        whole.misses.extend(j.gate.misses.iter().cloned().map(|mut m| {
+            m.at = format!("round {n}: {}", m.at);
+            m
+        }));
+    }
+    whole
+}
+
+/// Ids of every round against those of the first.
+fn agreement(judged: &[&Judged]) -> Check {
+    let first = judged.first().map(|j| j.tokens.ids.clone()).unwrap_or_default();
+    let (mut compared, mut differing) = (0, 0);
+    for j in judged {
+        let RowTokens { ids, .. } = &j.tokens;
+        let longest = first.len().max(ids.len());
+        compared += longest as u64;
+        differing += (0..longest).filter(|&i| first.get(i) != ids.get(i)).count();
+    }
+    Check { name: ROUNDS_AGREE.into(), compared, max_error: if differing == 0 { 0.0 } else { 1.0 }, limit: 0.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tare_evidence::gate::Miss;
+    use tare_evidence::record::Memory;
+
+    fn judged(ids: &[u32], checks: &[(&str, u64, f64)], misses: usize) -> Judged {
+        let none = || Reading::unavailable("a test");
+        let check = |&(name, compared, max_error): &(&str, u64, f64)| Check {
+            name: name.into(),
+            compared,
+            max_error,
+            limit: 0.5,
+        };
+        let miss = Miss { check: "accuracy-logit".into(), at: "t".into(), expected: "e".into(), found: "f".into() };
+        Judged {
+            gate: GateReport {
+                thresholds_version: "7".into(),
+                checks: checks.iter().map(check).collect(),
+                misses: vec![miss; misses],
+            },
+            tokens: RowTokens { ids: ids.to_vec(), logits: vec![0.0; ids.len()] },
+            timing: None,
+            memory: Memory {
+                allocator_peak_bytes: none(),
+                anonymous_rss_bytes: none(),
+                file_rss_bytes: none(),
+                device_bytes: none(),
+                kv_bytes: none(),
+            },
+            rows: None,
+        }
+    }
+
+    #[test]
+    fn the_gates_of_all_rounds_make_one() {
+        let first = judged(
+            &[1, 2],
+            &[(ROUNDS_AGREE, 2, 0.0), ("accuracy-logit", 2, 0.1), ("accuracy-rank", 2, 0.0), (CACHE, 8, 0.0)],
+            0,
+        );
+        let middle =
+            judged(&[1, 2], &[(ROUNDS_AGREE, 2, 0.0), ("accuracy-logit", 2, 0.3), ("accuracy-rank", 2, 0.0)], 0);
+        let last = judged(
+            &[1, 2],
+            &[(ROUNDS_AGREE, 2, 0.0), ("accuracy-logit", 2, 0.2), ("accuracy-rank", 2, 0.0), (CACHE, 8, 0.2)],
+            1,
+        );
+        let whole = whole_gate(&[&first, &middle, &last]);
+        let said: Vec<(&str, u64, f64)> =
+            whole.checks.iter().map(|c| (c.name.as_str(), c.compared, c.max_error)).collect();
+        assert_eq!(
+            said,
+            [(ROUNDS_AGREE, 6, 0.0), ("accuracy-logit", 6, 0.3), ("accuracy-rank", 2, 0.0), (CACHE, 8, 0.2)]
+        );
+        assert_eq!((whole.misses.len(), whole.misses[0].at.as_str()), (1, "round 2: t"));
+        assert_eq!(whole.thresholds_version, "7");
+    }
+
+    #[test]
+    fn a_round_of_other_ids_does_not_agree() {
+        let a = judged(&[1, 2], &[(ROUNDS_AGREE, 2, 0.0)], 0);
+        let b = judged(&[1, 3], &[(ROUNDS_AGREE, 2, 0.0)], 0);
+        let check = agreement(&[&a, &b]);
+        assert_eq!((check.compared, check.max_error), (4, 1.0));
+        assert!(matches!(whole_gate(&[&a, &b]).judge().unwrap(), tare_evidence::gate::Judgement::Failed(_)));
+        assert!(whole_gate(&[]).judge().is_err(), "no round proves nothing");
+    }
+}

@@ -1,0 +1,230 @@
+//! The documents of a campaign: its opening before the first sample, its closing after the last.
+
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use tare_core::digest::sha256_hex;
+use tare_core::{Fault, Reading};
+use tare_evidence::campaign::{
+    Attempt, Campaign, CampaignOutcome, Control, Ended, Pair, PairRole, RecordRef, RoundLog,
+};
+use tare_evidence::document::Document;
+use tare_evidence::opening::{OpenedArm, Opening};
+use tare_evidence::provenance::Provenance;
+use tare_evidence::record::About;
+use tare_evidence::ruling::{rule, same_dispatch};
+use tare_evidence::study::{A_A, StudyPlan};
+use tare_evidence::{Ledger, Record, Utc};
+use tare_probe::Host;
+
+use crate::LabError;
+use crate::arm::protocol::Judged;
+use crate::build_info::BuildInfo;
+use crate::campaign::close::Closing;
+use crate::campaign::design::Seating;
+use crate::campaign::journal::{Journal, Opened, When};
+use crate::campaign::live::Start;
+use crate::host;
+use crate::study::shown_model;
+
+/// Who writes: the host and the binary of the campaign.
+#[derive(Debug)]
+pub struct Writer<'a> {
+    /// The host.
+    pub host: &'a Host,
+    /// The binary that runs the campaign.
+    pub build: &'a BuildInfo,
+    /// Where documents go.
+    pub ledger: &'a Ledger,
+}
+
+/// A closed campaign.
+#[derive(Debug)]
+pub struct Closed {
+    /// The closing.
+    pub document: Document<Campaign>,
+    /// Its file.
+    pub path: std::path::PathBuf,
+    /// The records, in the order of the slots; empty when no round was finished.
+    pub records: Vec<Record>,
+}
+
+impl Writer<'_> {
+    fn provenance(&self) -> Result<Provenance, Fault> {
+        Ok(Provenance {
+            host: host::describe(self.host, None)?,
+            software: self.build.software.clone(),
+            source: self.build.source.clone(),
+            binary_sha256: self.build.binary_sha256.clone(),
+            config: json!({ "usable_threads": self.host.usable_threads }),
+        })
+    }
+
+    /// Writes the opening of attempt `number`; gives its id.
+    ///
+    /// # Errors
+    /// When it does not hold together or cannot be written.
+    pub fn open(&self, opened: &Opened, starts: &[Start], number: u32, at: Utc) -> Result<String, LabError> {
+        let arm = |a: &tare_evidence::study::ArmPlan| {
+            let start = starts.iter().find(|s| s.spec.label == a.label);
+            let model = start.map_or(Value::Null, |s| json!(shown_model(&s.model)));
+            OpenedArm {
+                label: a.label.clone(),
+                facts: json!({ "source": opened.sources.get(&a.label), "model": model }),
+            }
+        };
+        let body =
+            Opening { study: opened.plan.clone(), attempt: number, arms: opened.plan.arms.iter().map(arm).collect() };
+        let title = format!("{}: opened, attempt {number}", opened.plan.name);
+        let document = Document::seal(about(&opened.plan, &opened.campaign, at, title), self.provenance()?, body)?;
+        self.ledger.append_document(&document)?;
+        Ok(document.id)
+    }
+
+    /// Writes the records and the closing of a campaign: with verdicts when every planned round is there, else with why
+    /// there are none.
+    ///
+    /// # Errors
+    /// When something does not hold together or cannot be written.
+    pub fn close(&self, journal: &Journal, at: Utc) -> Result<Closed, LabError> {
+        let opened = journal.opened()?;
+        let seating = Seating::new(&opened.plan);
+        let closing = Closing { study: &opened.study, plan: &opened.plan, seating: &seating, host: self.host, at };
+        let records = closing.records(journal)?;
+        let mut refs = Vec::with_capacity(records.len());
+        for record in &records {
+            let path = self.ledger.append(record)?;
+            let bytes = std::fs::read(&path)
+                .map_err(|e| Fault::new(path.display().to_string(), "a record that can be read", e.to_string()))?;
+            refs.push(RecordRef { id: record.id.clone(), sha256: sha256_hex(&bytes) });
+        }
+        let (pairs, outcome) = outcome(journal, &seating, &records, &refs)?;
+        let attempts = attempts(journal, at);
+        let body = Campaign {
+            openings: journal.attempts().map(|a| a.opening.clone()).collect(),
+            study: opened.plan.clone(),
+            control: attempts.iter().map(|a| control(journal, a.number)).collect(),
+            attempts,
+            rounds: journal.rounds().map(round).collect(),
+            pairs,
+            outcome,
+        };
+        let title = format!("{}: closed", opened.plan.name);
+        let document = Document::seal(about(&opened.plan, &opened.campaign, at, title), self.provenance()?, body)?;
+        let path = self.ledger.append_document(&document)?;
+        Ok(Closed { document, path, records })
+    }
+}
+
+fn about(plan: &StudyPlan, campaign: &str, at: Utc, title: String) -> About {
+    About {
+        role: plan.role,
+        study: plan.name.clone(),
+        campaign: campaign.to_string(),
+        created_at: at,
+        title,
+        question: plan.question.clone(),
+        notes: Vec::new(),
+    }
+}
+
+fn attempts(journal: &Journal, closed_at: Utc) -> Vec<Attempt> {
+    let all: Vec<_> = journal.attempts().collect();
+    let one = |(i, a): (usize, &&crate::campaign::journal::Attempt)| {
+        let stopped = journal.stops().find(|s| s.attempt == a.number);
+        // Of an attempt that a crash ended there is no word: it ended before the next one began.
+        let (ended_at, ended) = match (stopped, all.get(i + 1)) {
+            (Some(s), _) if s.interrupted => (s.at, Ended::Interrupted),
+            (Some(s), _) => (s.at, Ended::Lost { why: s.why.clone() }),
+            (None, Some(next)) => (next.at, Ended::Lost { why: "the campaign's own process ended".to_string() }),
+            (None, None) if journal.completed() => (closed_at, Ended::Complete),
+            (None, None) => (closed_at, Ended::Lost { why: "the campaign's own process ended".to_string() }),
+        };
+        let rounds = journal.rounds().filter(|r| r.attempt == a.number).count() as u32;
+        Attempt { number: a.number, opened_at: a.at, ended_at, rounds, ended }
+    };
+    all.iter().enumerate().map(one).collect()
+}
+
+fn control(journal: &Journal, attempt: u32) -> Control {
+    let at = |when: When| {
+        let found = journal.controls().find(|c| c.attempt == attempt && c.when == when);
+        match found {
+            None => Reading::unavailable("the attempt ended before"),
+            Some(c) => end_to_end_ns(&c.judged),
+        }
+    };
+    Control::of(attempt, at(When::Start), at(When::End))
+}
+
+fn end_to_end_ns(judged: &Judged) -> Reading<u64> {
+    match &judged.timing {
+        None => Reading::unavailable("the gate failed"),
+        Some(t) => Reading::Available(t.setup_ns + t.prefill_ns + t.token_ns.iter().sum::<u64>() + t.release_ns),
+    }
+}
+
+fn round(log: &crate::campaign::journal::RoundLog) -> RoundLog {
+    let q = &log.quiet;
+    let number = |r: &Reading<f64>| r.clone().map(|x| json!(x));
+    let quietness = BTreeMap::from([
+        ("load_1m".to_string(), number(&q.load_1m)),
+        ("steal_share".to_string(), number(&q.steal_share)),
+        ("busy_share".to_string(), number(&q.busy_share)),
+        ("spin_lost_share".to_string(), Reading::Available(json!(q.spin.lost_share))),
+        ("spin_slowest_ns".to_string(), Reading::Available(json!(q.spin.slowest_ns))),
+    ]);
+    RoundLog { round: log.round, attempt: log.attempt, order: log.order.clone(), quietness, notes: Vec::new() }
+}
+
+/// The pairs and what follows from them. Without every planned round there are no pairs.
+fn outcome(
+    journal: &Journal,
+    seating: &Seating,
+    records: &[Record],
+    refs: &[RecordRef],
+) -> Result<(Vec<Pair>, CampaignOutcome), Fault> {
+    let plan = &journal.opened()?.plan;
+    if !journal.completed() {
+        let stops: Vec<String> = journal.stops().map(|s| format!("attempt {}: {}", s.attempt, s.why)).collect();
+        let (ran, planned) = (journal.rounds().count(), plan.rounds);
+        let why = format!("{ran} of {planned} rounds ran; {}", stops.join("; "));
+        return Ok((Vec::new(), CampaignOutcome::Unruled { why }));
+    }
+    let mut pairs: Vec<Pair> = Vec::new();
+    let mut pair_records = Vec::new();
+    for seats in &seating.pairs {
+        let (baseline, candidate) = (&records[seats.baseline], &records[seats.candidate]);
+        let arm = seating.slots[seats.candidate].label.clone();
+        let role = if arm == A_A { PairRole::AA } else { PairRole::Candidate };
+        let identical_to =
+            if role == PairRole::AA { None } else { identical(plan, &pairs, &pair_records, (baseline, candidate))? };
+        pairs.push(Pair {
+            arm,
+            role,
+            identical_to,
+            baseline: refs[seats.baseline].clone(),
+            candidate: refs[seats.candidate].clone(),
+        });
+        pair_records.push((baseline.clone(), candidate.clone()));
+    }
+    let ruled = rule(plan, &pairs, &pair_records)?;
+    Ok((pairs, CampaignOutcome::Ruled(ruled)))
+}
+
+/// The baseline or an earlier candidate that ran the very same.
+fn identical(
+    plan: &StudyPlan,
+    pairs: &[Pair],
+    records: &[(Record, Record)],
+    (baseline, candidate): (&Record, &Record),
+) -> Result<Option<String>, Fault> {
+    if same_dispatch(baseline, candidate)? {
+        return Ok(Some(plan.baseline.clone()));
+    }
+    for (pair, (_, earlier)) in pairs.iter().zip(records) {
+        if pair.role == PairRole::Candidate && same_dispatch(earlier, candidate)? {
+            return Ok(Some(pair.arm.clone()));
+        }
+    }
+    Ok(None)
+}

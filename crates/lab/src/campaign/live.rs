@@ -1,0 +1,221 @@
+//! The world: arm processes of real binaries, this host's quietness and ceilings.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tare_core::{Fault, Reading};
+use tare_evidence::Utc;
+use tare_evidence::floor::Resource;
+use tare_probe::ceilings::{Sampled, Sampler};
+use tare_probe::{Host, Quietness};
+
+use crate::arm::process::{ArmProcess, GoOn, Lost};
+use crate::arm::protocol::{Answer, Ask, Judged, Load};
+use crate::build_info::file_sha256;
+use crate::campaign::bench::{Bench, CeilingPass, LiveArm};
+use crate::clock::Baton;
+use crate::facts::ArmFacts;
+use crate::floor::{BYTE_CEILING, FLOP_CEILING};
+use crate::study::ArmSpec;
+use crate::work::ClockedRequest;
+
+/// How long is looked for others before a round.
+const QUIET_WINDOW: Duration = Duration::from_millis(100);
+/// Length of one sample of a ceiling.
+const SAMPLE_NS: u64 = 60_000_000;
+/// Bytes of the read ceiling when an arm does not say what it streams.
+const UNKNOWN_STREAM: u64 = 256 << 20;
+
+/// One arm as it is started: which binary, which model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Start {
+    /// The arm.
+    pub spec: ArmSpec,
+    /// The binary that runs it.
+    pub binary: PathBuf,
+    /// The model, resolved: a path or `synthetic:NAME`.
+    pub model: String,
+}
+
+/// The world of a campaign on this host.
+pub struct LiveBench {
+    starts: Vec<Start>,
+    request: ClockedRequest,
+    host: Host,
+    go_on: GoOn,
+    sampler: Option<Result<Sampler, String>>,
+    sources: BTreeMap<String, String>,
+}
+
+impl std::fmt::Debug for LiveBench {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LiveBench").field("starts", &self.starts).finish_non_exhaustive()
+    }
+}
+
+impl LiveBench {
+    /// A world in which `starts` run `request`.
+    ///
+    /// # Errors
+    /// When a binary or a model file cannot be read.
+    pub fn new(starts: Vec<Start>, request: ClockedRequest, host: Host, go_on: GoOn) -> Result<Self, Fault> {
+        let sources = sources(&starts)?;
+        Ok(Self { starts, request, host, go_on, sampler: None, sources })
+    }
+
+    /// What identifies each arm's binary and model file, by label.
+    pub fn sources(&self) -> &BTreeMap<String, String> {
+        &self.sources
+    }
+}
+
+/// The digest of every binary, and length and time of every model file: their values are in the facts of each round.
+fn sources(starts: &[Start]) -> Result<BTreeMap<String, String>, Fault> {
+    let fault =
+        |path: &Path, e: std::io::Error| Fault::new(path.display().to_string(), "a file to read", e.to_string());
+    let mut digests = BTreeMap::<&Path, String>::new();
+    let mut out = BTreeMap::new();
+    for start in starts {
+        let binary = match digests.get(start.binary.as_path()) {
+            Some(known) => known.clone(),
+            None => {
+                let digest = file_sha256(&start.binary).map_err(|e| fault(&start.binary, e))?;
+                digests.insert(&start.binary, digest.clone());
+                digest
+            }
+        };
+        let path = Path::new(&start.model);
+        let model = if path.exists() {
+            let meta = std::fs::metadata(path).map_err(|e| fault(path, e))?;
+            let changed = meta.modified().ok().and_then(|t| t.duration_since(UNIX_EPOCH).ok()).map(|d| d.as_nanos());
+            format!("{} bytes, changed at {changed:?}", meta.len())
+        } else {
+            start.model.clone()
+        };
+        out.insert(start.spec.label.clone(), format!("binary {binary}, model {model}"));
+    }
+    Ok(out)
+}
+
+impl Bench for LiveBench {
+    fn start(&mut self, arm: usize) -> Result<Box<dyn LiveArm>, Lost> {
+        let start = &self.starts[arm];
+        let (mut process, _) = ArmProcess::start(&start.binary, self.go_on.clone())?;
+        let load = Load { arm: start.spec.clone(), model: start.model.clone(), request: self.request.clone() };
+        match process.ask(&Ask::Load(Box::new(load)))? {
+            Answer::Loaded(facts) => Ok(Box::new(Live { process, facts: *facts })),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    fn quietness(&mut self) -> Quietness {
+        Quietness::observe(QUIET_WINDOW)
+    }
+
+    fn ceilings(&mut self, facts: &ArmFacts) -> Vec<CeilingPass> {
+        let bytes = facts.streamed_bytes.available().copied().unwrap_or(UNKNOWN_STREAM);
+        let host = &self.host;
+        let sampler = self.sampler.get_or_insert_with(|| Sampler::new(host, facts.threads, bytes, SAMPLE_NS));
+        let of = |samples: Vec<Sampled>| Reading::Available(samples.into_iter().map(|s| (s.amount, s.ns)).collect());
+        let (threads, read, pages, add) = match sampler {
+            Ok(s) => {
+                let pages = match s.huge_bytes() {
+                    Reading::Available(b) => format!("{b} bytes in huge pages"),
+                    Reading::Unavailable { why } => format!("unknown: {why}"),
+                };
+                (s.threads(), of(s.read()), pages, of(s.multiply_add()))
+            }
+            Err(why) => {
+                let none = || Reading::unavailable(why.as_str());
+                (facts.threads, none(), "unknown".to_string(), none())
+            }
+        };
+        let pass = |name: &str, resource, working_set_bytes, pages, samples| CeilingPass {
+            name: name.to_string(),
+            resource,
+            threads: threads as u32,
+            working_set_bytes,
+            pages,
+            samples,
+        };
+        vec![
+            pass(BYTE_CEILING, Resource::Bytes, bytes, pages, read),
+            pass(FLOP_CEILING, Resource::Flops, 0, "none: registers".to_string(), add),
+        ]
+    }
+
+    fn changed(&mut self) -> Option<String> {
+        match sources(&self.starts) {
+            Err(f) => Some(f.to_string()),
+            Ok(now) => {
+                let other = now.iter().find(|(label, source)| self.sources.get(*label) != Some(source));
+                other.map(|(label, source)| {
+                    let was = self.sources.get(label).map_or("unknown", String::as_str);
+                    format!("{label} was changed while it was measured: {was}, now {source}")
+                })
+            }
+        }
+    }
+
+    fn now(&mut self) -> Result<Utc, Fault> {
+        now()
+    }
+}
+
+/// The time of day, in whole seconds.
+///
+/// # Errors
+/// When the host's clock is before 1970 or beyond the calendar.
+pub fn now() -> Result<Utc, Fault> {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    let seconds = since.ok().and_then(|d| i64::try_from(d.as_secs()).ok());
+    Utc::from_unix_seconds(seconds.ok_or_else(|| Fault::new("clock", "a time after 1970", "an earlier one"))?)
+}
+
+/// A live arm behind its pipes.
+#[derive(Debug)]
+struct Live {
+    process: ArmProcess,
+    facts: ArmFacts,
+}
+
+impl Live {
+    fn tell(&mut self, ask: &Ask) -> Result<(), Lost> {
+        match self.process.ask(ask)? {
+            Answer::Done => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+}
+
+fn unexpected(answer: &Answer) -> Lost {
+    let shown: String = format!("{answer:?}").chars().take(200).collect();
+    Lost::Child(format!("it answered something else: {shown}"))
+}
+
+impl LiveArm for Live {
+    fn facts(&self) -> &ArmFacts {
+        &self.facts
+    }
+    fn warm_up(&mut self, tokens: usize) -> Result<(), Lost> {
+        self.tell(&Ask::WarmUp { tokens })
+    }
+    fn prefill(&mut self) -> Result<(), Lost> {
+        self.tell(&Ask::Prefill)
+    }
+    fn decode(&mut self, tokens: usize, baton: Baton) -> Result<(), Lost> {
+        self.tell(&Ask::Decode { tokens, returned: baton == Baton::Returned })
+    }
+    fn finish(&mut self) -> Result<(), Lost> {
+        self.tell(&Ask::Finish)
+    }
+    fn rest(&mut self) -> Result<(), Lost> {
+        self.tell(&Ask::Rest)
+    }
+    fn judge(&mut self, full: bool) -> Result<Judged, Lost> {
+        match self.process.ask(&Ask::Judge { full })? {
+            Answer::Judged(judged) => Ok(*judged),
+            other => Err(unexpected(&other)),
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! What an arm says about itself: the parts of its record that are no samples.
+//!
+//! They are assembled where the engine is, in the process that runs it, and are plain data from there on: a campaign
+//! reads them from its arms, whose builds may differ from its own.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use tare_core::{Format, Reading};
+use tare_engine::Engine;
+use tare_evidence::canonical;
+use tare_evidence::floor::Demands;
+use tare_evidence::identity::{Arm, EosRule, PrefillLogits, Warmth, Work, prompt_ids_sha256};
+use tare_evidence::record::Memory;
+use tare_formats::Role as Weights;
+use tare_model::CacheKind;
+use tare_model::planner::Resolved;
+use tare_ops::Op;
+use tare_probe::ResidentMemory;
+
+use crate::build_info::BuildInfo;
+use crate::clock::Timed;
+use crate::rig::{Rig, slow_paths};
+use crate::work::ClockedRequest;
+use crate::{LabError, floor};
+
+/// Everything a record says of an arm before anything is timed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ArmFacts {
+    /// What is computed.
+    pub work: Work,
+    /// How.
+    pub arm: Arm,
+    /// The resolved plan.
+    pub plan: Value,
+    /// Bytes and operations of both phases.
+    pub demands: Demands,
+    /// The configuration as it is printed.
+    pub config: Value,
+    /// The binary.
+    pub build: BuildInfo,
+    /// Threads that compute: those whose ceilings bound it.
+    pub threads: usize,
+    /// Bytes of matrices that a decode step reads.
+    pub streamed_bytes: Reading<u64>,
+    /// What a reader of the figures must know.
+    pub notes: Vec<String>,
+}
+
+impl ArmFacts {
+    /// The facts of `engine`, which `rig` made, for `request`.
+    ///
+    /// # Errors
+    /// When the model cannot be read or a fact has no JSON form.
+    pub fn of_engine(
+        rig: &Rig<'_>,
+        engine: &Engine,
+        request: &ClockedRequest,
+        build: &BuildInfo,
+    ) -> Result<Self, LabError> {
+        let resolved = widest(engine)?;
+        let plan = plan_json(engine, resolved)?;
+        let streamed = streamed_bytes(resolved);
+        let mut notes = slow_paths(engine);
+        if rig.plan.cache == CacheKind::Concatenate {
+            notes.push("memory.kv_bytes leaves out the copy that stands while a region grows".to_string());
+        }
+        Ok(Self {
+            work: work(rig, request)?,
+            arm: arm(rig, engine, resolved, &canonical::digest(&plan), build)?,
+            plan,
+            demands: floor::demands(&resolved.plan, request),
+            config: config(rig),
+            build: build.clone(),
+            threads: engine.info().threads,
+            streamed_bytes: Reading::Available(streamed),
+            notes,
+        })
+    }
+}
+
+/// Where memory went over `rounds` of `engine` in this process.
+pub fn memory(engine: &Engine, rounds: &[Timed]) -> Memory {
+    let rss = ResidentMemory::read();
+    let pool = engine.counters().pool;
+    let token = engine.resolved().first().map(|r| r.plan.kv.token_bytes());
+    let kv = token.map(|t| (pool.peak * pool.page_tokens * t) as u64);
+    Memory {
+        allocator_peak_bytes: largest(rounds.iter().map(|r| &r.allocator_peak_bytes)),
+        anonymous_rss_bytes: rss.anonymous_bytes,
+        file_rss_bytes: rss.file_bytes,
+        device_bytes: Reading::unavailable("this backend has no memory of its own"),
+        kv_bytes: kv.map_or_else(|| Reading::unavailable("no plan was compiled"), Reading::Available),
+    }
+}
+
+/// The larger of each figure: what an arm took at its fullest over several processes.
+pub fn fullest(all: &[Memory]) -> Memory {
+    let of = |part: fn(&Memory) -> &Reading<u64>| largest(all.iter().map(part));
+    Memory {
+        allocator_peak_bytes: of(|m| &m.allocator_peak_bytes),
+        anonymous_rss_bytes: of(|m| &m.anonymous_rss_bytes),
+        file_rss_bytes: of(|m| &m.file_rss_bytes),
+        device_bytes: of(|m| &m.device_bytes),
+        kv_bytes: of(|m| &m.kv_bytes),
+    }
+}
+
+/// The largest of readings; missing when one of them is.
+fn largest<'a>(readings: impl Iterator<Item = &'a Reading<u64>>) -> Reading<u64> {
+    let larger = |a: &'a Reading<u64>, b: &'a Reading<u64>| match (a, b) {
+        (Reading::Available(x), Reading::Available(y)) if x >= y => a,
+        (Reading::Unavailable { .. }, _) => a,
+        _ => b,
+    };
+    readings.reduce(larger).cloned().unwrap_or_else(|| Reading::unavailable("there was no round"))
+}
+
+/// What is computed, as a record's identity has it.
+///
+/// # Errors
+/// When the model cannot be read.
+pub fn work(rig: &Rig<'_>, request: &ClockedRequest) -> Result<Work, LabError> {
+    let sampling = request.greedy();
+    Ok(Work {
+        weights_values_sha256: rig.model.values_digest()?,
+        shape: rig.model.describe()?.name,
+        prompt_ids_sha256: prompt_ids_sha256(&[request.input()])?,
+        prompt_lengths: vec![request.prompt.len() as u32],
+        output_lengths: vec![request.output_tokens as u32],
+        prefill_logits: if request.all_prompt_logits { PrefillLogits::All } else { PrefillLogits::Last },
+        rows: 1,
+        sampling: json!({ "params": sampling.sampling, "seed": sampling.seed }),
+        eos: EosRule::Ignore,
+        depth: request.prefix.len() as u32,
+        warmth: Warmth::Warm,
+    })
+}
+
+fn arm(
+    rig: &Rig<'_>,
+    engine: &Engine,
+    resolved: &Resolved,
+    plan_sha256: &str,
+    build: &BuildInfo,
+) -> Result<Arm, LabError> {
+    let info = engine.info();
+    let head: Format = rig.model.weight(Weights::Head)?.format();
+    Ok(Arm {
+        plan: resolved.plan.name.clone(),
+        plan_sha256: plan_sha256.into(),
+        binary_sha256: build.binary_sha256.clone(),
+        class: resolved.plan.class.clone(),
+        file_format: rig.model.describe()?.format.to_string(),
+        file_sha256: rig.model.values_digest()?,
+        head_format: head.to_string(),
+        cache: format!("{:?}", rig.plan.cache).to_lowercase(),
+        page_tokens: Reading::Available(engine.counters().pool.page_tokens as u32),
+        threads: Reading::Available(info.threads as u32),
+        isa: highest_level(engine),
+        backend: info.name,
+        streamed_bytes_per_token: Reading::Available(streamed_bytes(resolved)),
+        peer: None,
+        settings: None,
+        delay: None,
+    })
+}
+
+fn config(rig: &Rig<'_>) -> Value {
+    json!({
+        "model": rig.model.describe().map(|d| d.label().to_string()).unwrap_or_default(),
+        "plan": rig.plan,
+        "class": rig.class.name,
+        "context": rig.context,
+        "max_rows": rig.max_rows,
+        "threads": rig.cpu.threads,
+        "pin": rig.cpu.pin,
+        "isa": rig.cpu.isa,
+    })
+}
+
+/// The resolved plan of the widest bucket: the one that a prefill chunk runs.
+fn widest(engine: &Engine) -> Result<&Resolved, LabError> {
+    let by_rows = |r: &&Resolved| r.plan.bucket.rows;
+    engine.resolved().iter().max_by_key(by_rows).ok_or_else(|| LabError::Judge("no plan was compiled".into()))
+}
+
+/// Bytes of the matrices that a decode step reads.
+fn streamed_bytes(resolved: &Resolved) -> u64 {
+    let plan = &resolved.plan;
+    let linear = |op: &Op| match op {
+        Op::Linear { weight, .. } => plan.weight(*weight).map(|w| w.bytes as u64),
+        _ => None,
+    };
+    plan.calls.iter().filter_map(|c| linear(&c.op)).sum()
+}
+
+/// What ran: the operator calls of the widest bucket in full, and of every bucket its kernels, each with the number of
+/// calls that it takes, and the digest of its plan.
+fn plan_json(engine: &Engine, widest: &Resolved) -> Result<Value, LabError> {
+    let kernels = |r: &Resolved| {
+        let mut calls = BTreeMap::<String, usize>::new();
+        r.plan.calls.iter().for_each(|c| *calls.entry(c.kernel.clone()).or_default() += 1);
+        calls
+    };
+    let bucket = |r: &Resolved| json!({ "bucket": r.plan.bucket, "sha256": r.digest, "kernels": kernels(r) });
+    let whole =
+        serde_json::to_value(&widest.plan).map_err(|e| LabError::Judge(format!("the plan has no JSON form: {e}")))?;
+    Ok(json!({ "buckets": engine.resolved().iter().map(bucket).collect::<Vec<_>>(), "widest": whole }))
+}
+
+/// The highest level that any kernel of any bucket needs: not what the host has, but what ran.
+fn highest_level(engine: &Engine) -> String {
+    let used = |level: &str| {
+        let mut calls = engine.resolved().iter().flat_map(|r| &r.plan.calls);
+        calls.any(|c| c.kernel.rsplit('.').next() == Some(level))
+    };
+    let isa = engine.info().isa;
+    isa.levels().iter().rev().map(|l| l.name()).find(|l| used(l)).unwrap_or("portable").to_string()
+}

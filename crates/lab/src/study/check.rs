@@ -1,0 +1,233 @@
+//! What must hold inside a study.
+
+use serde_json::{Value, json};
+use tare_core::Fault;
+use tare_evidence::study::{A_A, Design, Metric, UnderStudy};
+
+use super::{ArmSpec, Study};
+
+/// The fields of an arm: what declares each, its name, its value.
+type Field = (UnderStudy, &'static str, fn(&ArmSpec) -> Value);
+
+/// Every field in which an arm may differ from the baseline.
+const FIELDS: [Field; 8] = [
+    (UnderStudy::Plan, "plan", |a| json!(a.plan)),
+    (UnderStudy::Class, "class", |a| json!(a.class)),
+    (UnderStudy::Threads, "threads", |a| json!(a.threads)),
+    (UnderStudy::Isa, "isa", |a| json!(a.isa)),
+    (UnderStudy::Build, "build", |a| json!(a.build)),
+    (UnderStudy::Model, "model", |a| json!(a.model)),
+    (UnderStudy::Peer, "peer", |a| json!(a.peer)),
+    (UnderStudy::Delay, "delay", |a| json!(a.delay)),
+];
+
+impl Study {
+    /// Everything that can be checked without a model or a process.
+    pub(super) fn check(&self) -> Result<(), Fault> {
+        self.check_texts()?;
+        self.check_numbers()?;
+        self.check_rounds()?;
+        self.check_arms()
+    }
+
+    fn check_texts(&self) -> Result<(), Fault> {
+        let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '_' | '-');
+        if self.name.is_empty() || self.name.starts_with('.') || !self.name.chars().all(allowed) {
+            let expected = "a folder name: lower-case letters, digits, `.`, `_`, `-`, not hidden";
+            return Err(Fault::new("name", expected, format!("`{}`", self.name)));
+        }
+        let texts = [
+            ("question", &self.question),
+            ("hypothesis", &self.hypothesis),
+            ("falsifier", &self.falsifier),
+            ("misleads", &self.misleads),
+        ];
+        match texts.iter().find(|(_, text)| text.trim().is_empty()) {
+            Some((name, _)) => Err(Fault::new(*name, "a sentence", "nothing")),
+            None => Ok(()),
+        }
+    }
+
+    fn check_numbers(&self) -> Result<(), Fault> {
+        let share = |at: &str, x: f64| {
+            let fits = x > 0.0 && x < 1.0;
+            if fits { Ok(()) } else { Err(Fault::new(at, "a number between 0 and 1", x.to_string())) }
+        };
+        share("alpha", self.alpha)?;
+        for (at, x) in [("worthwhile", self.worthwhile), ("tolerance", self.tolerance)] {
+            if !(0.0..1.0).contains(&x) {
+                return Err(Fault::new(at, "a log-ratio from 0 to below 1", x.to_string()));
+            }
+        }
+        let w = &self.work;
+        if w.prompt_tokens == 0 || w.output_tokens < 2 {
+            let found = format!("{} and {}", w.prompt_tokens, w.output_tokens);
+            return Err(Fault::new("work", "at least 1 prompt token and 2 output tokens", found));
+        }
+        if self.turn_tokens < 2 {
+            let expected = "at least 2: the first token of a turn is not timed";
+            return Err(Fault::new("turn_tokens", expected, self.turn_tokens.to_string()));
+        }
+        if self.design == Design::Duet && self.metric == Metric::EndToEnd {
+            return Err(Fault::new("metric", "prefill or decode in a duet", "end_to_end")
+                .remedy("a duet leaves tokens untimed, so that its requests have no whole: take `balanced`"));
+        }
+        if self.warmups > 0 && self.warmup_tokens == 0 {
+            return Err(Fault::new("warmup_tokens", "at least 1", "0"));
+        }
+        Ok(())
+    }
+
+    fn check_rounds(&self) -> Result<(), Fault> {
+        match (self.rounds, &self.power) {
+            (Some(n), None) if n > 0 => {}
+            (None, Some(p)) => {
+                let fits = p.effect > 0.0 && p.effect < 1.0 && p.spread > 0.0 && p.spread < 1.0;
+                if !fits || !(0.5..1.0).contains(&p.power) || p.from.trim().is_empty() {
+                    let expected = "effect and spread between 0 and 1, power from 0.5 to below 1, and where the spread \
+                                    was measured";
+                    return Err(Fault::new("power", expected, format!("{p:?}")));
+                }
+            }
+            (rounds, power) => {
+                let found = format!("rounds {rounds:?} and power {power:?}");
+                return Err(Fault::new("rounds", "rounds of at least 1, or [power], and not both", found));
+            }
+        }
+        if self.design == Design::Abba && self.rounds.is_some_and(|n| !n.is_multiple_of(2)) {
+            let found = self.rounds.unwrap_or_default().to_string();
+            return Err(Fault::new("rounds", "an even number: two rounds of `abba` are one sample", found));
+        }
+        Ok(())
+    }
+
+    fn check_arms(&self) -> Result<(), Fault> {
+        let Some((baseline, candidates)) = self.arms.split_first() else {
+            return Err(Fault::new("arms", "at least one: the first is the baseline", "none"));
+        };
+        let mut labels: Vec<&str> = self.arms.iter().map(|a| a.label.as_str()).chain([A_A]).collect();
+        labels.sort_unstable();
+        if let Some(pair) = labels.windows(2).find(|w| w[0] == w[1]) {
+            let remedy = format!("`{A_A}` is the baseline's second run, which every study has");
+            return Err(Fault::new("arms.label", "one arm of each label", format!("two `{}`", pair[0])).remedy(remedy));
+        }
+        let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+        if let Some(a) = self.arms.iter().find(|a| a.label.is_empty() || !a.label.chars().all(allowed)) {
+            let found = format!("`{}`", a.label);
+            return Err(Fault::new("arms.label", "letters, digits, `.`, `_`, `-`", found));
+        }
+        for arm in candidates {
+            for (declares, name, of) in FIELDS.iter().filter(|f| !self.under_study.contains(&f.0)) {
+                let (a, b) = (of(baseline), of(arm));
+                if a != b {
+                    let at = format!("arms.{}.{name}", arm.label);
+                    return Err(Fault::new(at, format!("{a}, as in `{}`", baseline.label), b.to_string())
+                        .remedy(format!("make them equal, or declare {} in under_study", json!(declares))));
+                }
+            }
+        }
+        let idle = |u: &&UnderStudy| {
+            FIELDS.iter().filter(|f| f.0 == **u).all(|(_, _, of)| self.arms.iter().all(|a| of(a) == of(baseline)))
+        };
+        match self.under_study.iter().find(idle) {
+            Some(u) => Err(Fault::new("under_study", "what an arm differs in", json!(u).to_string())
+                .remedy("take it out, or add the arm that differs in it")),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BASE: &str = r#"
+        name = "t"
+        question = "q"
+        hypothesis = "h"
+        falsifier = "f"
+        misleads = "m"
+        under_study = ["plan"]
+        design = "balanced"
+        metric = "decode"
+        rounds = 6
+        role = "screening"
+        [work]
+        model = "synthetic:qwen3-tiny"
+        prompt_tokens = 8
+        output_tokens = 5
+        [[arms]]
+        label = "base"
+        plan = "paged"
+        [[arms]]
+        label = "other"
+        plan = "kv-cache"
+    "#;
+
+    fn refused(from: &str, to: &str) -> String {
+        assert!(BASE.contains(from), "{from}");
+        Study::parse(&BASE.replace(from, to)).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_study_is_read_with_its_defaults_and_its_a_a_arm() {
+        let s = Study::parse(BASE).unwrap();
+        assert_eq!((s.alpha, s.turn_tokens, s.warmups, s.warmup_output()), (0.05, 4, 1, 3));
+        let labels: Vec<String> = s.cast().into_iter().map(|a| a.label).collect();
+        assert_eq!(labels, ["base", "a-a", "other"]);
+        assert_eq!(s.cast()[1].plan, s.cast()[0].plan);
+        assert_eq!(s.digest().unwrap(), Study::parse(BASE).unwrap().digest().unwrap());
+        assert_ne!(s.digest().unwrap(), Study::parse(&BASE.replace("= 8", "= 9")).unwrap().digest().unwrap());
+    }
+
+    #[test]
+    fn arms_that_differ_in_what_is_not_under_study_are_refused() {
+        let said = refused("plan = \"kv-cache\"", "plan = \"kv-cache\"\nthreads = 1");
+        assert!(said.contains("arms.other.threads") && said.contains("under_study"), "{said}");
+        let said = refused("under_study = [\"plan\"]", "under_study = []");
+        assert!(said.contains("arms.other.plan: expected \"paged\", as in `base`, found \"kv-cache\""), "{said}");
+        let said = refused("[\"plan\"]", "[\"plan\", \"class\"]");
+        assert!(said.contains("what an arm differs in, found \"class\""), "{said}");
+    }
+
+    #[test]
+    fn what_is_unknown_missing_or_out_of_range_is_refused() {
+        for (from, to, says) in [
+            ("rounds = 6", "rounds = 6\nround = 1", "unknown field"),
+            ("plan = \"kv-cache\"", "plna = \"kv-cache\"", "unknown field"),
+            ("question = \"q\"", "", "question"),
+            ("falsifier = \"f\"", "falsifier = \" \"", "falsifier: expected a sentence"),
+            ("rounds = 6", "", "and not both"),
+            ("rounds = 6", "rounds = 0", "and not both"),
+            ("rounds = 6", "rounds = 6\nalpha = 1.0", "alpha"),
+            ("rounds = 6", "rounds = 6\nturn_tokens = 1", "not timed"),
+            ("output_tokens = 5", "output_tokens = 1", "2 output tokens"),
+            ("label = \"other\"", "label = \"a-a\"", "two `a-a`"),
+            ("label = \"other\"", "label = \"o t\"", "`o t`"),
+            ("name = \"t\"", "name = \"T\"", "folder name"),
+            ("\"balanced\"", "\"abba\"\nabba = 1", "unknown field"),
+        ] {
+            let said = refused(from, to);
+            assert!(said.contains(says), "{to}: {said}");
+        }
+        let odd = refused(
+            "design = \"balanced\"\n        metric = \"decode\"\n        rounds = 6",
+            "design = \"abba\"\n        metric = \"decode\"\n        rounds = 7",
+        );
+        assert!(odd.contains("even number"), "{odd}");
+        let whole = refused(
+            "design = \"balanced\"\n        metric = \"decode\"",
+            "design = \"duet\"\n        metric = \"end_to_end\"",
+        );
+        assert!(whole.contains("take `balanced`"), "{whole}");
+    }
+
+    #[test]
+    fn every_shipped_study_is_valid_and_is_called_as_its_file() {
+        for name in Study::names() {
+            let s = Study::find(name).unwrap();
+            assert_eq!(s.name, name);
+        }
+        assert!(Study::find("nothing").unwrap_err().to_string().contains("aa-duet"));
+    }
+}
