@@ -1,6 +1,5 @@
 //! The closing of a campaign: what was run, in which order, and what follows from the records that it names.
 
-use crate::canonical;
 use crate::check;
 use crate::document::{Body, Document, Kind};
 use crate::opening::study_fault;
@@ -199,10 +198,7 @@ impl Body for Campaign {
         faults.extend(pooled::record_faults(document, &records));
         if let CampaignOutcome::Ruled(written) = &campaign.outcome {
             let derived = rule(&campaign.study, &campaign.pairs, &records);
-            match derived.and_then(|d| Ok((canonical::value_of(&d)?, canonical::value_of(written)?))) {
-                Ok((expected, found)) => check::compare("outcome.ruled", &expected, &found, &mut faults),
-                Err(fault) => faults.push(fault),
-            }
+            check::follows("outcome.ruled", derived, written, &mut faults);
         }
         faults
     }
@@ -279,9 +275,7 @@ impl Campaign {
         }
         for c in &self.control {
             let derived = Control::of(c.attempt, c.start_ns.clone(), c.end_ns.clone()).drift;
-            if let (Ok(expected), Ok(found)) = (canonical::value_of(&derived), canonical::value_of(&c.drift)) {
-                check::compare(&format!("control: {}: drift", c.attempt), &expected, &found, &mut faults);
-            }
+            check::follows(&format!("control: {}: drift", c.attempt), Ok(derived), &c.drift, &mut faults);
         }
         faults
     }

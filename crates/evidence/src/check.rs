@@ -8,6 +8,7 @@ use crate::record::{Outcome, READ_VERSIONS, Record, SCHEMA_VERSION, Timed, recor
 use crate::recount;
 use crate::state::State;
 use crate::unique;
+use serde::Serialize;
 use serde_json::Value;
 use tare_core::Fault;
 
@@ -150,8 +151,16 @@ fn check_timed(record: &Record, timed: &Timed, value: &Value, faults: &mut Vec<F
     }
 }
 
+/// Names every figure of `written` that is not the one that was derived again.
+pub(crate) fn follows<T: Serialize>(at: &str, derived: Result<T, Fault>, written: &T, faults: &mut Vec<Fault>) {
+    match derived.and_then(|d| Ok((canonical::value_of(&d)?, canonical::value_of(written)?))) {
+        Ok((expected, found)) => compare(at, &expected, &found, faults),
+        Err(fault) => faults.push(fault),
+    }
+}
+
 /// Names every leaf of `found` that does not follow.
-pub(crate) fn compare(path: &str, expected: &Value, found: &Value, faults: &mut Vec<Fault>) {
+fn compare(path: &str, expected: &Value, found: &Value, faults: &mut Vec<Fault>) {
     match (expected, found) {
         (Value::Object(e), Value::Object(f)) => {
             for (key, item) in e {

@@ -61,6 +61,14 @@ pub fn same_work(a: &Work, b: &Work) -> Result<(), NotComparable> {
     if differences.is_empty() { Ok(()) } else { Err(WorkMismatch { differences }.into()) }
 }
 
+/// The fields in which two works differ.
+///
+/// # Errors
+/// When a work has no JSON form.
+pub fn work_differences(a: &Work, b: &Work) -> Result<Vec<Difference>, Fault> {
+    differences(a, b)
+}
+
 /// The fields in which two arms differ: what a ratio between them has to name.
 ///
 /// # Errors

@@ -224,6 +224,11 @@ impl AnyDocument {
         each!(self, d => d.kind)
     }
 
+    /// Version of the schema that it was written to.
+    pub fn schema_version(&self) -> u32 {
+        each!(self, d => d.schema_version)
+    }
+
     /// The id.
     pub fn id(&self) -> &str {
         each!(self, d => &d.id)

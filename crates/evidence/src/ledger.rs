@@ -101,6 +101,11 @@ impl Ledger {
         Self { root: root.into() }
     }
 
+    /// Its folder.
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
     /// Writes a record, from whatever tree it was built; gives its file.
     ///
     /// # Errors
@@ -331,7 +336,7 @@ fn pretty<T: serde::Serialize>(value: &T) -> Result<Vec<u8>, Fault> {
 }
 
 /// Writes `bytes` as `name` into `folder`, which never replaces a file, and enters its checksum.
-fn publish(folder: &Path, name: &str, bytes: &[u8]) -> Result<PathBuf, LedgerError> {
+pub(crate) fn publish(folder: &Path, name: &str, bytes: &[u8]) -> Result<PathBuf, LedgerError> {
     fs::create_dir_all(folder).map_err(io_error(folder, "create the folder"))?;
     let lock = File::open(folder).map_err(io_error(folder, "open the folder"))?;
     lock.lock().map_err(io_error(folder, "lock the folder"))?;

@@ -10,6 +10,7 @@
 //! - [`identity`], [`compare`]: `work` must be equal, `arm` may vary; refusals name the field.
 //! - [`mod@derive`]: the one place where figures come from samples.
 //! - [`ledger`], [`mod@verify`]: append-only folders, and everything that can be checked about them.
+//! - [`present`], [`replicate`]: whether what was written still counts here, and whether it says the same again.
 //! - [`stats`]: the one statistics module.
 
 #![forbid(unsafe_code)]
@@ -26,12 +27,15 @@ pub mod floor;
 pub mod gate;
 pub mod identity;
 pub mod ledger;
+mod merge;
 pub mod opening;
 mod pooled;
+pub mod present;
 pub mod provenance;
 pub mod record;
 mod recount;
 pub mod replay;
+pub mod replicate;
 pub mod ruling;
 pub mod samples;
 pub mod schema;
@@ -47,6 +51,7 @@ pub mod verify;
 
 pub use document::{AnyDocument, Document, Kind};
 pub use ledger::{Ledger, LedgerError};
+pub use merge::Merged;
 pub use record::{Draft, Outcome, Record};
 pub use state::State;
 pub use sums::SUMS_FILE;

@@ -1,6 +1,5 @@
 //! View 2: the operators of one step, replayed group by group, and how far their sum is from the step on the clock.
 
-use crate::canonical;
 use crate::check;
 use crate::derive::{Spread, spread};
 use crate::document::{Body, Document, Kind};
@@ -218,10 +217,7 @@ impl Body for Replay {
         if m.coverage.reason.trim().is_empty() || m.remainder_is.trim().is_empty() {
             faults.push(Fault::new("coverage.reason, remainder_is", "a sentence each", "none"));
         }
-        match figures(m).and_then(|d| Ok((canonical::value_of(&d)?, canonical::value_of(&self.derived)?))) {
-            Ok((expected, found)) => check::compare("derived", &expected, &found, &mut faults),
-            Err(fault) => faults.push(fault),
-        }
+        check::follows("derived", figures(m), &self.derived, &mut faults);
         faults
     }
 

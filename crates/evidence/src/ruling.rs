@@ -7,7 +7,7 @@ use crate::record::{Outcome, Record};
 use crate::samples::TimedRound;
 use crate::schema::ReadingShape;
 use crate::stats::{self, Interval, Verdict};
-use crate::study::{Metric, StudyPlan};
+use crate::study::{Design, Metric, StudyPlan};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -106,13 +106,10 @@ pub fn rule(study: &StudyPlan, pairs: &[Pair], records: &PairRecords) -> Result<
                 Ok(r) => (Reading::Available(r.phase), Reading::Available(r.end_to_end), r.verdict),
                 Err(few) => {
                     let missing = || Reading::unavailable(few.to_string());
-                    (
-                        missing(),
-                        missing(),
-                        Verdict::Inconclusive { needs_rounds: few.needs * study.design.block_rounds() },
-                    )
+                    (missing(), missing(), Verdict::Inconclusive { needs_rounds: few.needs })
                 }
             };
+            let verdict = in_rounds(verdict, study.design);
             ArmRuling {
                 arm,
                 log_ratios,
@@ -128,6 +125,16 @@ pub fn rule(study: &StudyPlan, pairs: &[Pair], records: &PairRecords) -> Result<
         .collect();
     let a_a = Twin { spread: spread(&twin_ratios), detectable: detectable.into(), log_ratios: twin_ratios };
     Ok(Ruled { a_a, rulings })
+}
+
+/// Statistics count samples, a person counts rounds.
+fn in_rounds(verdict: Verdict, design: Design) -> Verdict {
+    match verdict {
+        Verdict::Inconclusive { needs_rounds } => {
+            Verdict::Inconclusive { needs_rounds: needs_rounds.saturating_mul(design.block_rounds()) }
+        }
+        decided => decided,
+    }
 }
 
 /// Sample standard deviation.

@@ -1,6 +1,5 @@
 //! What a delay in one group of operators does to the request: how much of a group's time can be won back.
 
-use crate::canonical;
 use crate::check;
 use crate::document::{Body, Document, Kind};
 use crate::record::About;
@@ -123,10 +122,7 @@ impl Body for Sensitivity {
         if !(m.alpha > 0.0 && m.alpha < 1.0) {
             faults.push(Fault::new("alpha", "a level between 0 and 1", m.alpha.to_string()));
         }
-        match figures(m).and_then(|d| Ok((canonical::value_of(&d)?, canonical::value_of(&self.derived)?))) {
-            Ok((expected, found)) => check::compare("derived", &expected, &found, &mut faults),
-            Err(fault) => faults.push(fault),
-        }
+        check::follows("derived", figures(m), &self.derived, &mut faults);
         faults
     }
 

@@ -2,6 +2,7 @@
 
 use crate::identity::PrefillLogits;
 use crate::record::Role;
+use crate::stats::Terms;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -231,6 +232,11 @@ impl StudyPlan {
     pub fn labels(&self) -> Vec<String> {
         let candidates = self.candidates().map(|a| a.label.clone());
         [self.baseline.clone(), A_A.to_string()].into_iter().chain(candidates).collect()
+    }
+
+    /// The terms on which its candidates are judged.
+    pub fn terms(&self) -> Terms {
+        Terms { rule: self.rule, alpha: self.alpha, worthwhile: self.worthwhile, tolerance: self.tolerance }
     }
 
     /// Every arm but the baseline.

@@ -54,6 +54,14 @@ pub fn standard_deviation(values: &[f64]) -> Option<f64> {
     (values.len() > 1).then(|| (values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (n - 1.0)).sqrt())
 }
 
+/// Places of the values that lie farther than `mads` median absolute deviations from the median. They are flagged for a
+/// reader; no figure leaves them out.
+pub fn outliers(values: &[f64], mads: f64) -> Vec<usize> {
+    let (Some(centre), Some(mad)) = (median(values), mad(values)) else { return Vec::new() };
+    let far = |v: &f64| (v - centre).abs() > mads * mad;
+    values.iter().enumerate().filter(|(_, v)| far(v)).map(|(i, _)| i).collect()
+}
+
 /// Geometric mean of positive ratios.
 pub fn geometric_mean(ratios: &[f64]) -> Option<f64> {
     if ratios.is_empty() || ratios.iter().any(|r| *r <= 0.0) {
@@ -107,6 +115,8 @@ mod tests {
         assert_eq!(mad(&[1.0, 1.0, 2.0, 2.0, 4.0, 6.0, 9.0]), Some(1.0));
         assert!((geometric_mean(&[2.0, 8.0]).unwrap() - 4.0).abs() < 1e-12);
         assert_eq!(geometric_mean(&[2.0, 0.0]), None);
+        assert_eq!(outliers(&[10.0, 11.0, 9.0, 10.5, 75.0, 9.5], 5.0), [4]);
+        assert!(outliers(&[10.0, 11.0, 9.0], 5.0).is_empty() && outliers(&[], 5.0).is_empty());
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //! values as typical values", 1969), its ends are order statistics of the means of all non-empty subsets, so that
 //! nothing has to be searched: with `k = floor(2^n alpha / 2)` they are the k-th smallest and k-th largest mean.
 
+use super::random::SplitMix64;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -47,22 +48,25 @@ pub fn least_rounds(alpha: f64) -> usize {
 /// Exact up to 16 pairs; beyond that over seeded random patterns, the observed one included, which keeps the test
 /// valid (B. Phipson and G. K. Smyth, 2010).
 pub fn p_value(differences: &[f64], seed: u64) -> f64 {
+    p_value_of(differences, seed, DRAWN)
+}
+
+/// As [`p_value`], over `drawn` random patterns where they are not enumerated.
+pub(super) fn p_value_of(differences: &[f64], seed: u64, drawn: usize) -> f64 {
     let n = differences.len();
-    let observed = differences.iter().sum::<f64>().abs();
+    let total = differences.iter().sum::<f64>();
     // Sums that are equal in exact arithmetic must count as equal.
     let slack = 1e-12 * differences.iter().map(|d| d.abs()).sum::<f64>();
-    let extreme = |pattern: &Pattern| {
-        let sum: f64 = differences.iter().enumerate().map(|(i, d)| if pattern.has(i) { -d } else { *d }).sum();
-        sum.abs() >= observed - slack
-    };
+    // To flip the signs of a subset takes its sum away twice.
+    let extreme = |subset: f64| (total - 2.0 * subset).abs() >= total.abs() - slack;
     if n <= ENUMERATED {
-        let all = 1u64 << n;
-        let hits = (0..all).filter(|&bits| extreme(&Pattern(vec![bits]))).count();
-        return hits as f64 / all as f64;
+        let sums = subset_sums(differences);
+        let hits = sums.iter().filter(|s| extreme(**s)).count();
+        return hits as f64 / sums.len() as f64;
     }
     let mut random = SplitMix64(seed);
-    let hits = (0..DRAWN).filter(|_| extreme(&random.pattern(n))).count();
-    (hits + 1) as f64 / (DRAWN + 1) as f64
+    let hits = (0..drawn).filter(|_| extreme(random.subset(differences).0)).count();
+    (hits + 1) as f64 / (drawn + 1) as f64
 }
 
 /// Confidence interval of level `1 - alpha` for the mean of `differences`: all shifts that [`p_value`] does not reject.
@@ -70,53 +74,56 @@ pub fn p_value(differences: &[f64], seed: u64) -> f64 {
 /// # Errors
 /// When there are fewer than [`least_rounds`] differences: the interval would be unbounded.
 pub fn interval(differences: &[f64], alpha: f64, seed: u64) -> Result<Interval, TooFewRounds> {
+    interval_of(differences, alpha, seed, DRAWN)
+}
+
+/// As [`interval`], over `drawn` random subsets where they are not enumerated.
+pub(super) fn interval_of(differences: &[f64], alpha: f64, seed: u64, drawn: usize) -> Result<Interval, TooFewRounds> {
     let n = differences.len();
     let needs = least_rounds(alpha);
     if n < needs {
         return Err(TooFewRounds { has: n, needs });
     }
-    let mean_of = |pattern: &Pattern| {
-        let (sum, count) = differences
-            .iter()
-            .enumerate()
-            .filter(|(i, _)| pattern.has(*i))
-            .fold((0.0, 0u32), |(sum, count), (_, d)| (sum + d, count + 1));
-        (count > 0).then(|| sum / f64::from(count))
-    };
     let mut means: Vec<f64> = if n <= ENUMERATED {
-        (1..1u64 << n).filter_map(|bits| mean_of(&Pattern(vec![bits]))).collect()
+        let sums = subset_sums(differences).into_iter().enumerate().skip(1);
+        sums.map(|(bits, sum)| sum / f64::from(bits.count_ones())).collect()
     } else {
         let mut random = SplitMix64(seed);
-        (0..DRAWN).filter_map(|_| mean_of(&random.pattern(n))).collect()
+        let subsets = (0..drawn).map(|_| random.subset(differences)).filter(|(_, count)| *count > 0);
+        subsets.map(|(sum, count)| sum / f64::from(count)).collect()
     };
-    means.sort_unstable_by(f64::total_cmp);
     let k = (((means.len() + 1) as f64 * alpha / 2.0) as usize).max(1);
-    Ok(Interval { low: means[k - 1], high: means[means.len() - k] })
+    let last = means.len() - k;
+    let (_, low, _) = means.select_nth_unstable_by(k - 1, f64::total_cmp);
+    let low = *low;
+    let (_, high, _) = means.select_nth_unstable_by(last, f64::total_cmp);
+    Ok(Interval { low, high: *high })
 }
 
-/// A subset of pairs: those whose sign is flipped, or those whose mean is taken.
-struct Pattern(Vec<u64>);
-
-impl Pattern {
-    fn has(&self, i: usize) -> bool {
-        self.0[i / 64] >> (i % 64) & 1 == 1
+/// The sum of every subset, at the place whose bits are its members; terms are added in their order.
+fn subset_sums(values: &[f64]) -> Vec<f64> {
+    let mut sums = vec![0.0; 1 << values.len()];
+    for (i, value) in values.iter().enumerate() {
+        let half = 1 << i;
+        for bits in 0..half {
+            sums[half + bits] = sums[bits] + value;
+        }
     }
+    sums
 }
-
-/// The generator of G. L. Steele, D. Lea and C. H. Flood (2014). Figures of old records must come out the same with
-/// every later version of every dependency, so its twelve lines live here.
-pub(super) struct SplitMix64(pub(super) u64);
 
 impl SplitMix64 {
-    pub(super) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn pattern(&mut self, n: usize) -> Pattern {
-        Pattern((0..n.div_ceil(64)).map(|_| self.next()).collect())
+    /// Sum and number of the members of a random subset.
+    fn subset(&mut self, values: &[f64]) -> (f64, u32) {
+        let (mut sum, mut count) = (0.0, 0);
+        for chunk in values.chunks(64) {
+            let bits = self.next();
+            for (_, value) in chunk.iter().enumerate().filter(|(i, _)| bits >> i & 1 == 1) {
+                sum += value;
+                count += 1;
+            }
+        }
+        (sum, count)
     }
 }
 
@@ -125,12 +132,6 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use statrs::distribution::{ContinuousCDF, StudentsT};
-
-    #[test]
-    fn generator_matches_its_published_first_values() {
-        let mut r = SplitMix64(1_234_567);
-        assert_eq!([r.next(), r.next()], [6_457_827_717_110_365_317, 3_203_168_211_198_807_973]);
-    }
 
     #[test]
     fn closed_forms() {
@@ -157,7 +158,7 @@ mod tests {
     #[test]
     fn drawn_patterns_agree_with_student_on_normal_noise() {
         let mut r = SplitMix64(7);
-        let d: Vec<f64> = (0..40).map(|_| normal(&mut r) + 0.3).collect();
+        let d: Vec<f64> = (0..40).map(|_| r.normal() + 0.3).collect();
         let n = d.len() as f64;
         let mean = d.iter().sum::<f64>() / n;
         let sd = (d.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / (n - 1.0)).sqrt();
@@ -170,17 +171,12 @@ mod tests {
         assert_eq!(p_value(&d, 1), p_value(&d, 1), "a seed gives one answer");
     }
 
-    /// Sum of twelve uniform values: near enough to a standard normal.
-    fn normal(r: &mut SplitMix64) -> f64 {
-        (0..12).map(|_| (r.next() >> 11) as f64 / (1u64 << 53) as f64).sum::<f64>() - 6.0
-    }
-
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(48))]
         #[test]
         fn interval_excludes_zero_exactly_when_the_test_rejects(seed: u64, n in 6usize..11, shift in -1.5f64..1.5) {
             let mut r = SplitMix64(seed);
-            let d: Vec<f64> = (0..n).map(|_| normal(&mut r) + shift).collect();
+            let d: Vec<f64> = (0..n).map(|_| r.normal() + shift).collect();
             let ci = interval(&d, 0.05, 0).unwrap();
             prop_assert_eq!(ci.low > 0.0 || ci.high < 0.0, p_value(&d, 0) <= 0.05);
         }
@@ -188,7 +184,7 @@ mod tests {
         #[test]
         fn interval_moves_with_its_data(seed: u64, shift in -3.0f64..3.0) {
             let mut r = SplitMix64(seed);
-            let d: Vec<f64> = (0..8).map(|_| normal(&mut r)).collect();
+            let d: Vec<f64> = (0..8).map(|_| r.normal()).collect();
             let moved: Vec<f64> = d.iter().map(|x| x + shift).collect();
             let (a, b) = (interval(&d, 0.05, 0).unwrap(), interval(&moved, 0.05, 0).unwrap());
             prop_assert!((a.low + shift - b.low).abs() < 1e-9 && (a.high + shift - b.high).abs() < 1e-9);

@@ -60,8 +60,12 @@ pub struct Ruling {
 /// # Errors
 /// When the A/A arm has too few rounds for `alpha`.
 pub fn detectable_effect(a_over_a: &[f64], alpha: f64, seed: u64) -> Result<f64, TooFewRounds> {
-    let Interval { low, high } = interval(a_over_a, alpha, seed)?;
-    Ok(low.abs().max(high.abs()))
+    Ok(farther_end(interval(a_over_a, alpha, seed)?))
+}
+
+/// The end of an interval that is farther from 0.
+pub(super) fn farther_end(Interval { low, high }: Interval) -> f64 {
+    low.abs().max(high.abs())
 }
 
 /// The verdict on one candidate.
@@ -83,8 +87,15 @@ pub fn detectable_effect(a_over_a: &[f64], alpha: f64, seed: u64) -> Result<f64,
 /// # Errors
 /// When there are fewer rounds than `alpha` needs.
 pub fn judge(c: &Comparison<'_>) -> Result<Ruling, TooFewRounds> {
-    let phase = interval(c.phase, c.alpha, c.seed)?;
-    let end_to_end = interval(c.end_to_end, c.alpha, c.seed)?;
+    judge_with(c, &|differences| interval(differences, c.alpha, c.seed))
+}
+
+/// As [`judge`], with the intervals that `interval` gives.
+pub(super) fn judge_with(
+    c: &Comparison<'_>,
+    interval: &dyn Fn(&[f64]) -> Result<Interval, TooFewRounds>,
+) -> Result<Ruling, TooFewRounds> {
+    let (phase, end_to_end) = (interval(c.phase)?, interval(c.end_to_end)?);
     let mean = c.phase.iter().sum::<f64>() / c.phase.len() as f64;
     let beyond_chance = c.p_adjusted <= c.alpha && mean.abs() >= c.detectable;
     let (whole_lost, whole_held) = (end_to_end.high < -c.tolerance, end_to_end.low > -c.tolerance);
@@ -119,7 +130,8 @@ fn needs_rounds(c: &Comparison<'_>, phase: Interval, target: f64) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::super::sign_flip::{SplitMix64, p_value};
+    use super::super::random::SplitMix64;
+    use super::super::sign_flip::p_value;
     use super::*;
 
     const ALPHA: f64 = 0.05;
@@ -154,6 +166,26 @@ mod tests {
         assert_eq!(verdict(-0.10, 0.0, 0.02), Verdict::Reject);
         assert!(matches!(verdict(0.015, 0.0, 0.02), Verdict::Inconclusive { .. }), "below what A/A shows");
         let Verdict::Inconclusive { needs_rounds } = verdict(0.10, -0.005, 0.02) else { panic!("end to end unknown") };
+        assert!(needs_rounds > 8);
+    }
+
+    /// By the rule of no regression, with a tolerance of 1 %.
+    #[test]
+    fn a_loss_is_held_against_the_tolerance() {
+        let verdict = |phase: f64, total: f64, detectable: f64| {
+            let (phase, total) = (around(phase), around(total));
+            let c = comparison(&phase, &total, detectable);
+            judge(&Comparison { rule: Rule::NoRegression, tolerance: 0.01, ..c }).unwrap().verdict
+        };
+        assert_eq!(verdict(0.0, 0.0, 0.004), Verdict::Keep);
+        assert_eq!(verdict(0.10, 0.10, 0.004), Verdict::Keep);
+        assert_eq!(verdict(-0.005, 0.0, 0.004), Verdict::Keep, "a loss that is surely within the tolerance");
+        assert_eq!(verdict(-0.03, 0.0, 0.004), Verdict::Reject);
+        assert_eq!(verdict(0.0, -0.03, 0.004), Verdict::Reject, "the whole loses");
+        assert!(matches!(verdict(-0.03, 0.0, 0.05), Verdict::Inconclusive { .. }), "below what A/A shows");
+        let Verdict::Inconclusive { needs_rounds } = verdict(-0.0095, 0.0, 0.02) else {
+            panic!("across the tolerance")
+        };
         assert!(needs_rounds > 8);
     }
 
