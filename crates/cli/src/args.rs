@@ -1,5 +1,6 @@
 //! The command line as data. What a flag means is written here once; commands read the values.
 
+mod decide;
 mod explain;
 mod files;
 mod generate;
@@ -10,10 +11,11 @@ mod study;
 
 use clap::{Parser, Subcommand};
 
+pub(crate) use decide::{DecideArgs, VerdictArg};
 pub(crate) use explain::{DetokenizeArgs, DoctorArgs, LogitsArgs, PerplexityArgs, TemplateArgs, TokenizeArgs};
 pub(crate) use files::{InspectArgs, PullArgs, QuantizeArgs};
 pub(crate) use generate::{ChatArgs, RunArgs, ServeArgs};
-pub(crate) use ledger::LedgerCommand;
+pub(crate) use ledger::{Change, LedgerCommand, Place, PlanArgs, ReproduceArgs, RuleArg};
 pub(crate) use measure::{ClockArgs, MutateArgs, NextArgs, PrefillLogits, WorkArgs};
 pub(crate) use model::{HowArgs, SampleArgs};
 pub(crate) use study::{CampaignArgs, CompareArgs, CompareMetric, StudyArgs};
@@ -84,12 +86,14 @@ pub(crate) enum Command {
     Detokenize(DetokenizeArgs),
     /// Render a chat template
     Template(TemplateArgs),
-    /// Check and list records
+    /// Check, list, show, merge and repeat records and documents
     #[command(
         subcommand,
-        after_help = "EXAMPLES\n  tare ledger verify evidence --committed     as the repository's own records are checked\n  tare ledger list"
+        after_help = "EXAMPLES\n  tare ledger verify evidence --committed     as the repository's own records are checked\n  tare ledger list\n  tare ledger show ID --ledger evidence\n  tare ledger plan --effect 0.03 --power 0.9 --from CAMPAIGN_ID"
     )]
     Ledger(LedgerCommand),
+    /// Write down what was decided, on which evidence, and what comes next
+    Decide(DecideArgs),
     /// Print shell completions
     #[command(after_help = "EXAMPLES\n  tare completions bash > ~/.local/share/bash-completion/completions/tare")]
     Completions {

@@ -2,10 +2,13 @@
 
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tare_evidence::{Ledger, Record, Utc};
-use tare_lab::{BuildInfo, ClockedRequest, Lengths, ReferenceStore, Rig, Stage, Weighing};
+use std::time::Duration;
+use tare_evidence::provenance::Provenance;
+use tare_evidence::{Ledger, Record};
+use tare_lab::campaign::live::now;
+use tare_lab::{BuildInfo, ClockedRequest, Lengths, ReferenceStore, Rig, Stage, Weighing, host};
 use tare_model::Model;
 use tare_probe::Host;
 use tare_probe::ceilings::{Ceilings, Effort, Stored};
@@ -128,7 +131,10 @@ pub(crate) fn weigh(
     Ok(Weighed { record, path })
 }
 
-fn now() -> Result<Utc> {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).context("the clock of this host is before 1970")?;
-    Ok(Utc::from_unix_seconds(i64::try_from(since.as_secs())?)?)
+/// On what, by what and from what this process makes a document.
+pub(crate) fn provenance(config: Value) -> Result<Provenance> {
+    let build = build_info()?;
+    let host = host::describe(&Host::read(), None)?;
+    let BuildInfo { software, source, binary_sha256 } = build;
+    Ok(Provenance { host, software, source, binary_sha256, config })
 }

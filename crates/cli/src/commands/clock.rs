@@ -48,11 +48,17 @@ pub(crate) fn as_json(done: &Weighed) -> Result<Value> {
     Ok(v)
 }
 
-/// The record for people.
+/// The record for people, and where it is.
 pub(crate) fn print(done: &Weighed) {
-    println!("{}", done.record.about.title);
-    gate(&done.record);
-    if let Some(d) = done.record.derived() {
+    print_record(&done.record);
+    println!("  record   {}", done.path.display());
+}
+
+/// The record for people.
+pub(crate) fn print_record(record: &Record) {
+    println!("{}", record.about.title);
+    gate(record);
+    if let Some(d) = record.derived() {
         phase("prefill", &d.prefill);
         match &d.decode {
             Reading::Available(p) => phase("decode", p),
@@ -64,8 +70,7 @@ pub(crate) fn print(done: &Weighed) {
             println!("  between tokens  p50 {}  p90 {}  p99 {}  max {} ms", ms(p.p50), ms(p.p90), ms(p.p99), ms(p.max));
         }
     }
-    notes(&done.record);
-    println!("  record   {}", done.path.display());
+    notes(record);
 }
 
 /// What a reader must know to read the figures: slow paths, a busy host, caches.

@@ -4,6 +4,7 @@ pub(crate) mod arm;
 pub(crate) mod chat;
 pub(crate) mod clock;
 pub(crate) mod compare;
+pub(crate) mod decide;
 pub(crate) mod doctor;
 pub(crate) mod inspect;
 pub(crate) mod ledger;

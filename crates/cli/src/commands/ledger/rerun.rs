@@ -1,0 +1,107 @@
+//! `tare ledger reproduce` of a campaign: its study, run again on this host.
+
+use anyhow::{Context, Result, bail};
+use serde_json::json;
+use tare_core::Fault;
+use tare_evidence::campaign::{Campaign, CampaignOutcome};
+use tare_evidence::replicate::{self, Replication};
+use tare_evidence::study::{ArmPlan, StudyPlan};
+use tare_evidence::{Document, Ledger, compare};
+use tare_lab::Study;
+use tare_lab::study::{ArmSpec, WorkSpec};
+
+use crate::args::{CampaignArgs, ReproduceArgs};
+use crate::campaigning::{Ready, conduct};
+use crate::settings::Settings;
+
+/// Turns of a duet whose plan does not bound them by tokens.
+const TURN_TOKENS: usize = 4;
+
+/// Runs the study of a campaign again and holds the rulings against each other. The new campaign is kept in any case.
+pub(super) fn run(
+    ledger: &Ledger,
+    first: &Document<Campaign>,
+    args: &ReproduceArgs,
+    settings: &Settings,
+) -> Result<()> {
+    let CampaignOutcome::Ruled(before) = &first.body.outcome else {
+        bail!("{}: expected a ruled campaign, found one without a verdict: there is nothing to repeat", first.id);
+    };
+    let ready = Ready::new(study(first, args)?, settings)?;
+    let how =
+        CampaignArgs { output: args.output.clone(), resume: false, close: false, dry_run: false, json: args.json };
+    let closed = conduct(&ready, &how, settings)?;
+    let again = &closed.document;
+    let CampaignOutcome::Ruled(after) = &again.body.outcome else {
+        bail!("the repetition has no verdict: {}", closed.path.display());
+    };
+    let baseline = ledger.show(&first.body.pairs[0].baseline.id)?.record;
+    let repeated = closed.records.first().context("the repetition has no record")?;
+    compare::same_work(&baseline.work, &repeated.work).map_err(|e| {
+        Fault::new("work", format!("that of {}", first.id), e.to_string()).remedy("name the model: --model")
+    })?;
+    let answer = replicate::campaign(before, after);
+    let other_class = first.provenance.host.class_sha256 != again.provenance.host.class_sha256;
+    if args.json {
+        println!(
+            "{}",
+            json!({ "first": first.id, "again": again.id, "answer": answer, "other_host_class": other_class, "rule": replicate::CAMPAIGN_RULE })
+        );
+    } else {
+        println!("{}  {}\n{}  {}", first.id, first.provenance.host.name, again.id, again.provenance.host.name);
+        super::reproduce::print(&answer, replicate::CAMPAIGN_RULE);
+    }
+    match answer {
+        Replication::DoesNotReplicate { .. } => bail!("{} does not replicate: {}", first.id, closed.path.display()),
+        Replication::Replicates | Replication::OtherHostClass => Ok(()),
+    }
+}
+
+/// The study that a campaign ran, as it can be run again: with the rounds that were planned then.
+fn study(first: &Document<Campaign>, args: &ReproduceArgs) -> Result<Study> {
+    let plan: &StudyPlan = &first.body.study;
+    let w = &plan.work;
+    let study = Study {
+        name: plan.name.clone(),
+        question: plan.question.clone(),
+        hypothesis: plan.hypothesis.clone(),
+        falsifier: plan.falsifier.clone(),
+        misleads: format!("It repeats {}, whose choices it shares.", first.id),
+        under_study: plan.under_study.clone(),
+        design: plan.design,
+        work: WorkSpec {
+            model: args.model.clone().unwrap_or_else(|| w.model.clone()),
+            written_as: None,
+            prompt_tokens: w.prompt_tokens as usize,
+            output_tokens: w.output_tokens as usize,
+            depth: w.depth as usize,
+            prefill_logits: w.prefill_logits,
+            seed: w.seed,
+        },
+        metric: plan.metric,
+        rounds: Some(plan.rounds),
+        power: None,
+        alpha: plan.alpha,
+        worthwhile: plan.worthwhile,
+        tolerance: plan.tolerance,
+        rule: plan.rule,
+        turn_tokens: plan.turn_tokens.map_or(TURN_TOKENS, |n| n as usize),
+        warmups: plan.warmups as usize,
+        warmup_tokens: w.output_tokens.min(3) as usize,
+        role: plan.role,
+        arms: plan.arms.iter().map(|a| arm(a, &first.id)).collect::<Result<_>>()?,
+    };
+    Ok(Study::checked(study)?)
+}
+
+/// An arm as the plan describes it. Another build is known by its name and digest alone, which start no process.
+fn arm(plan: &ArmPlan, id: &str) -> Result<ArmSpec> {
+    let spec: ArmSpec = serde_json::from_value(plan.what.clone())
+        .map_err(|e| Fault::new(format!("{id}: study.arms: {}", plan.label), "an arm of a study", e.to_string()))?;
+    match &spec.build {
+        Some(build) => {
+            bail!("{id}: arm `{}` is the build {}: run `tare compare` with that binary", plan.label, build.display())
+        }
+        None => Ok(spec),
+    }
+}
