@@ -7,6 +7,7 @@ mod generate;
 mod ledger;
 mod measure;
 mod model;
+mod peers;
 mod study;
 
 use clap::{Parser, Subcommand};
@@ -18,6 +19,7 @@ pub(crate) use generate::{ChatArgs, RunArgs, ServeArgs};
 pub(crate) use ledger::{Change, LedgerCommand, Place, PlanArgs, ReproduceArgs, RuleArg};
 pub(crate) use measure::{ClockArgs, MutateArgs, NextArgs, PrefillLogits, WorkArgs};
 pub(crate) use model::{HowArgs, SampleArgs};
+pub(crate) use peers::{CheckArgs, PeersCommand, TuneArgs};
 pub(crate) use study::{CampaignArgs, CompareArgs, CompareMetric, StudyArgs};
 
 /// The model that is measured when nobody names one: nothing to download, the same bytes on every host.
@@ -94,6 +96,9 @@ pub(crate) enum Command {
     Ledger(LedgerCommand),
     /// Write down what was decided, on which evidence, and what comes next
     Decide(DecideArgs),
+    /// Install, list and tune other engines to compare with
+    #[command(subcommand, after_help = "EXAMPLES\n  tare peers list\n  tare peers install llama.cpp")]
+    Peers(PeersCommand),
     /// Print shell completions
     #[command(after_help = "EXAMPLES\n  tare completions bash > ~/.local/share/bash-completion/completions/tare")]
     Completions {

@@ -61,6 +61,7 @@ fn run(command: &Command) -> anyhow::Result<()> {
         Command::Template(a) => commands::text::template(a, s),
         Command::Ledger(a) => commands::ledger::run(a, s),
         Command::Decide(a) => commands::decide::run(a, s),
+        Command::Peers(a) => commands::peers::run(a, s),
         Command::Completions { shell } => {
             clap_complete::generate(*shell, &mut Cli::command(), "tare", &mut std::io::stdout());
             Ok(())

@@ -4,6 +4,8 @@
 //! every cached key and value. Stage 1 holds them against one pass over the whole sequence in the same class, made by
 //! an engine of its own from weights of its own. Stage 2 holds the same tokens against class f32.
 
+mod emitted;
+
 use half::bf16;
 use tare_core::DType;
 use tare_engine::{Engine, ExportedKv};

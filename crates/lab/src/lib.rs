@@ -6,6 +6,7 @@
 //! - [`clock`], [`engine_runner`]: view 1, one request on the clock. [`weigh`]: warm-ups, rounds, gate, record.
 //! - [`study`], [`campaign`], [`arm`]: questions, the one runner that answers them, and the processes that it runs.
 //! - [`gate`], [`reference`], [`thresholds`]: whether what was timed is right.
+//! - [`peers`]: other engines that do the same work.
 //! - [`mutation`], [`mutants`]: whether the gate can fail.
 //! - [`floor`]: what a phase must cost. [`next`]: where the largest gap is.
 
@@ -24,6 +25,7 @@ pub mod host;
 pub mod mutants;
 pub mod mutation;
 pub mod next;
+pub mod peers;
 pub mod reference;
 pub mod rig;
 pub mod runner;

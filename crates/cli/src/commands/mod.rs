@@ -11,6 +11,7 @@ pub(crate) mod ledger;
 pub(crate) mod logits;
 pub(crate) mod mutate;
 pub(crate) mod next;
+pub(crate) mod peers;
 pub(crate) mod perplexity;
 pub(crate) mod pull;
 pub(crate) mod quantize;

@@ -1,0 +1,176 @@
+//! The list of peers: one entry each.
+
+use tare_core::Fault;
+
+/// Another engine.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    /// What it is called on the command line.
+    pub name: &'static str,
+    /// The version that is installed, and no other.
+    pub version: &'static str,
+    /// What it reads and what its figures can honestly be held against.
+    pub about: &'static str,
+    /// How it comes here.
+    pub recipe: Recipe,
+    /// Names and texts of the files of its shim.
+    pub sources: &'static [(&'static str, &'static str)],
+    /// Settings that `tune` tries, each a JSON object; the first are the engine's own defaults. Every engine has the
+    /// same number of seconds for all of them together.
+    pub candidates: &'static [&'static str],
+    /// Words of its log, any of which proves that its packed kernels run; empty when its log names no kernels.
+    pub fast_marks: &'static [&'static str],
+}
+
+/// How a peer comes to this host.
+#[derive(Clone, Copy, Debug)]
+pub enum Recipe {
+    /// Sources inside a Python source package, built with CMake for this processor.
+    CMake {
+        /// The package, pinned.
+        requirement: &'static str,
+        /// SHA-256 of the package's archive.
+        sha256: &'static str,
+        /// Folder of the engine's sources inside the archive.
+        folder: &'static str,
+        /// Packages of the build tools, pinned.
+        tools: &'static [&'static str],
+    },
+    /// Python packages in an environment of their own.
+    Python {
+        /// The packages, pinned.
+        requirements: &'static [&'static str],
+    },
+    /// A Rust program, built for this processor by cargo.
+    Cargo,
+    /// Nothing to install: a server that runs somewhere, reached by its address.
+    Server,
+    /// Not taken in.
+    LeftOut {
+        /// The reason.
+        why: &'static str,
+    },
+}
+
+/// The protocol of the Python shims.
+const PROTOCOL_PY: (&str, &str) = ("protocol.py", include_str!("../../../../peers/protocol.py"));
+
+/// All of them.
+pub const ENTRIES: &[Entry] = &[
+    Entry {
+        name: "llama.cpp",
+        version: "0.3.36",
+        about: "reads the same .gguf file; packed weights meet int8 activations (w4a8, w8a8)",
+        recipe: Recipe::CMake {
+            requirement: "llama-cpp-python==0.3.36",
+            sha256: "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e",
+            folder: "llama_cpp_python-0.3.36/vendor/llama.cpp",
+            tools: &["cmake==4.4.5", "ninja==1.13.2", "scikit-build-core==1.1.2"],
+        },
+        sources: &[
+            ("CMakeLists.txt", include_str!("../../../../peers/llama_cpp/CMakeLists.txt")),
+            ("shim.cpp", include_str!("../../../../peers/llama_cpp/shim.cpp")),
+        ],
+        candidates: &[
+            "{}",
+            r#"{"flash":"off"}"#,
+            r#"{"ubatch":128}"#,
+            r#"{"repack":false}"#,
+            r#"{"poll":100}"#,
+            r#"{"threads":"half"}"#,
+        ],
+        fast_marks: &["REPACK model buffer", "AMX model buffer"],
+    },
+    Entry {
+        name: "transformers",
+        version: "5.5.4",
+        about: "reads a Hugging Face folder, BF16 or F32: compare with classes bf16 and f32 of the same folder",
+        recipe: Recipe::Python { requirements: &["torch==2.15.0", "transformers==5.5.4"] },
+        sources: &[PROTOCOL_PY, ("shim.py", include_str!("../../../../peers/transformers/shim.py"))],
+        candidates: &["{}", r#"{"attention":"eager"}"#, r#"{"inductor":true}"#, r#"{"threads":"half"}"#],
+        fast_marks: &[],
+    },
+    Entry {
+        name: "candle",
+        version: "0.11.1",
+        about: "reads the same .gguf file (Qwen3); activations are rounded to int8 blocks (w4a8, w8a8), KV in F32",
+        recipe: Recipe::Cargo,
+        sources: &[
+            ("Cargo.toml", include_str!("../../../../peers/candle/Cargo.toml.in")),
+            ("src/main.rs", include_str!("../../../../peers/candle/main.rs")),
+        ],
+        candidates: &["{}", r#"{"threads":"half"}"#],
+        fast_marks: &[],
+    },
+    Entry {
+        name: "openai",
+        version: "v1",
+        about: "any server of the OpenAI API that takes token ids as the prompt: `tare clock --url`",
+        recipe: Recipe::Server,
+        sources: &[],
+        candidates: &[],
+        fast_marks: &[],
+    },
+    Entry {
+        name: "openvino-genai",
+        version: "-",
+        about: "reads a folder exported for OpenVINO: other files and other packings of the same values",
+        recipe: Recipe::LeftOut {
+            why: "no shim yet; its model server speaks the OpenAI API: clock that with `tare clock --url`",
+        },
+        sources: &[],
+        candidates: &[],
+        fast_marks: &[],
+    },
+    Entry {
+        name: "mistral.rs",
+        version: "-",
+        about: "a Rust engine on kernels of candle's family",
+        recipe: Recipe::LeftOut { why: "no shim: run its own server and clock it with `tare clock --url`" },
+        sources: &[],
+        candidates: &[],
+        fast_marks: &[],
+    },
+    Entry {
+        name: "mlx",
+        version: "-",
+        about: "an engine for Apple GPUs that also has a CPU build",
+        recipe: Recipe::LeftOut {
+            why: "its CPU build links the reference BLAS (2 to 3 GFLOP/s, 0.2 tok/s on a packed 0.6B model): a ratio to \
+                  it says nothing",
+        },
+        sources: &[],
+        candidates: &[],
+        fast_marks: &[],
+    },
+];
+
+/// The entry called `name`.
+///
+/// # Errors
+/// When there is none.
+pub fn entry(name: &str) -> Result<&'static Entry, Fault> {
+    ENTRIES.iter().find(|e| e.name == name).ok_or_else(|| {
+        let names: Vec<&str> = ENTRIES.iter().map(|e| e.name).collect();
+        Fault::new("peer", format!("one of {}", names.join(", ")), format!("`{name}`"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_entry_can_be_found_and_tuned_as_it_says() {
+        for e in ENTRIES {
+            assert_eq!(entry(e.name).unwrap().version, e.version);
+            let shimmed = !matches!(e.recipe, Recipe::Server | Recipe::LeftOut { .. });
+            assert_eq!(shimmed, !e.sources.is_empty(), "{}", e.name);
+            assert_eq!(shimmed, e.candidates.first() == Some(&"{}"), "{}: defaults are tried first", e.name);
+            for c in e.candidates {
+                assert!(serde_json::from_str::<serde_json::Map<_, _>>(c).is_ok(), "{}: {c}", e.name);
+            }
+        }
+        assert!(entry("llama").unwrap_err().to_string().contains("llama.cpp"));
+    }
+}

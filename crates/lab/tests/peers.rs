@@ -1,0 +1,204 @@
+//! A peer that is wrong in any way has no time: it is judged like tare itself, and what is no answer is an error that
+//! names the peer.
+
+use serde_json::Map;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+use tare_core::Reading;
+use tare_cpu::{CpuConfig, detect_isa};
+use tare_evidence::gate::{GateReport, Judgement};
+use tare_lab::clock::clock;
+use tare_lab::gate::{Gate, Run};
+use tare_lab::peers::PeerRunner;
+use tare_lab::peers::runner::{Limits, Load};
+use tare_lab::runner::{Drawn, Runner};
+use tare_lab::thresholds::Thresholds;
+use tare_lab::{ClockedRequest, LabError, Lengths, ReferenceStore, Rig};
+use tare_model::{Model, PlanSpec};
+use tare_ops::Class;
+
+/// A tiny model, a request, and what tare answers to it in class f32, for a shim to repeat.
+struct Scene {
+    model: Model,
+    request: ClockedRequest,
+    folder: tempfile::TempDir,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let model = Model::open("synthetic:qwen3-tiny?format=f32").unwrap();
+        let lengths = Lengths { depth: 3, prompt_tokens: 9, output_tokens: 7 };
+        let request = ClockedRequest::drawn(lengths, model.config().vocab, 1).unwrap();
+        let scene = Self { model, request, folder: tempfile::tempdir().unwrap() };
+        let truth = clock(&mut scene.rig().engine().unwrap(), &scene.request).unwrap();
+        let vocab = scene.model.config().vocab;
+        let answers = serde_json::json!({ "ids": truth.ids, "logits": truth.logits, "vocab": vocab });
+        std::fs::write(scene.answers(), answers.to_string()).unwrap();
+        scene
+    }
+
+    fn answers(&self) -> PathBuf {
+        self.folder.path().join("answers.json")
+    }
+
+    fn rig(&self) -> Rig<'_> {
+        Rig {
+            model: &self.model,
+            cpu: CpuConfig { threads: 1, isa: detect_isa(), pin: false },
+            plan: PlanSpec::find("paged").unwrap(),
+            class: Class::by_name("f32").unwrap(),
+            context: self.request.total_tokens(),
+            max_rows: 16,
+        }
+    }
+
+    fn peer_within(&self, fault: &str, limits: Limits) -> Result<PeerRunner, LabError> {
+        let mut command = Command::new("python3");
+        let shim = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers/shim.py");
+        command.arg(shim).arg(self.answers()).arg(fault);
+        let load = Load { model: "model".into(), threads: 2, context: 32, settings: Map::new() };
+        PeerRunner::start("list", command, &load, limits)
+    }
+
+    fn peer(&self, fault: &str) -> Result<PeerRunner, LabError> {
+        self.peer_within(fault, Limits::default())
+    }
+
+    /// What the peer draws for the request, in turns of 4 tokens.
+    fn draw(&self, peer: &mut PeerRunner) -> Result<Vec<Drawn>, LabError> {
+        let mut drawn = vec![peer.prefill(&self.request)?.first];
+        while drawn.len() < self.request.output_tokens {
+            let turn = 4.min(self.request.output_tokens - drawn.len());
+            peer.decode(turn, &mut drawn)?;
+            peer.rest()?;
+        }
+        peer.finish()?;
+        Ok(drawn)
+    }
+
+    /// The gate's verdict on a peer with `fault`.
+    fn judged(&self, fault: &str) -> GateReport {
+        let mut peer = self.peer(fault).unwrap();
+        let drawn = self.draw(&mut peer).unwrap();
+        let ids: Vec<u32> = drawn.iter().map(|d| d.id).collect();
+        let logits: Vec<f32> = drawn.iter().filter_map(|d| d.logit).collect();
+        let run = Run { label: "round 0", ids: &ids, logits: &logits };
+        self.judge(peer.class().unwrap(), &[run]).unwrap()
+    }
+
+    fn judge(&self, class: &str, runs: &[Run<'_>]) -> Result<GateReport, LabError> {
+        let thresholds = Thresholds::built_in().unwrap();
+        let store = ReferenceStore::none();
+        let gate = Gate { rig: &self.rig(), request: &self.request, thresholds: &thresholds, store: &store };
+        Ok(match gate.judge_emitted(class, runs)?.judge()? {
+            Judgement::Passed(p) => p.report().clone(),
+            Judgement::Failed(f) => f.report().clone(),
+        })
+    }
+
+    /// The error that a peer with `fault` ends with.
+    fn error(&self, fault: &str, limits: Limits) -> String {
+        let drawn = self.peer_within(fault, limits).and_then(|mut peer| self.draw(&mut peer));
+        drawn.expect_err("a peer at fault has no times").to_string()
+    }
+}
+
+fn missed(report: &GateReport) -> Vec<&str> {
+    let mut names: Vec<&str> = report.misses.iter().map(|m| m.check.as_str()).collect();
+    names.dedup();
+    names
+}
+
+#[test]
+fn an_honest_peer_passes_with_and_without_logits() {
+    let scene = Scene::new();
+    for (fault, with_logits) in [("none", true), ("silent", false)] {
+        let report = scene.judged(fault);
+        assert!(report.misses.is_empty(), "{fault}: {:?}", report.misses);
+        let compared = |name: &str| report.checks.iter().find(|c| c.name == name).map(|c| c.compared);
+        assert_eq!(compared("accuracy-rank"), Some(7));
+        assert_eq!(compared("accuracy-logit"), with_logits.then_some(7));
+    }
+}
+
+#[test]
+fn what_a_peer_says_of_itself_is_read_out() {
+    let scene = Scene::new();
+    let mut peer = scene.peer("none").unwrap();
+    assert_eq!(peer.class().unwrap(), "f32");
+    assert!(peer.streamed_bytes().available().is_none() && peer.memory().available().is_none());
+    assert_eq!(peer.proof(), ["packed kernels: none"]);
+    let identity = peer.identity();
+    assert_eq!((identity.name.as_str(), identity.version.as_str()), ("list", "1"));
+    assert_eq!(identity.settings["engine"]["threads"], 2);
+    let drawn = scene.draw(&mut peer).unwrap();
+    assert_eq!((drawn[0].ns, drawn[1].ns), (1000, 500));
+    assert_eq!(peer.memory(), Reading::Available(4096));
+    let all = ClockedRequest { all_prompt_logits: true, ..scene.request.clone() };
+    assert!(peer.prefill(&all).unwrap_err().to_string().contains("a wish for all"));
+}
+
+#[test]
+fn a_wrong_answer_is_a_miss() {
+    let scene = Scene::new();
+    for (fault, check, at) in [
+        ("wrong-id", "accuracy-rank", "token 3"),
+        ("wrong-logit", "accuracy-logit", "token 2"),
+        ("no-such-id", "ids-in-vocabulary", "token 1"),
+        ("null-logit", "accuracy-logit", "token 4"),
+    ] {
+        let report = scene.judged(fault);
+        let miss = report.misses.iter().find(|m| m.check == check).unwrap_or_else(|| panic!("{fault}: {report:?}"));
+        assert!(miss.at.contains(at), "{fault}: {miss:?}");
+    }
+}
+
+#[test]
+fn runs_that_differ_or_are_short_are_misses() {
+    let scene = Scene::new();
+    let drawn = scene.draw(&mut scene.peer("none").unwrap()).unwrap();
+    let ids: Vec<u32> = drawn.iter().map(|d| d.id).collect();
+    let logits: Vec<f32> = drawn.iter().filter_map(|d| d.logit).collect();
+    let whole = Run { label: "round 0", ids: &ids, logits: &logits };
+    let short = Run { label: "round 1", ids: &ids[..6], logits: &logits[..6] };
+    assert_eq!(missed(&scene.judge("f32", &[whole, short]).unwrap()), ["rounds-agree", "output-length"]);
+    assert_eq!(missed(&scene.judge("f32", &[short, short]).unwrap()), ["output-length"]);
+    let partial = Run { logits: &logits[..5], ..whole };
+    assert_eq!(missed(&scene.judge("f32", &[whole, partial]).unwrap()), ["output-logits"]);
+    assert!(scene.judge("f32", &[]).is_err(), "nothing to judge is not a pass");
+    let error = scene.judge("w3a8", &[whole]).unwrap_err().to_string();
+    assert!(error.contains("accuracy.w3a8") && error.contains("calibrate"), "{error}");
+}
+
+#[test]
+fn what_is_no_answer_names_the_peer_and_what_was_wrong() {
+    let scene = Scene::new();
+    for (fault, part) in [
+        ("short", "expected 4 tokens, found 3 ids"),
+        ("not-a-number", "a line of JSON"),
+        ("chats", "now decoding"),
+        ("refuses", "this model is not for me"),
+        ("dies", "exit status: 7"),
+        ("dies", "the reason of its death"),
+    ] {
+        let error = scene.error(fault, Limits::default());
+        assert!(error.contains("peer list") && error.contains(part), "{fault}: {error}");
+    }
+    let undeclared = scene.peer("undeclared").unwrap();
+    assert!(undeclared.class().unwrap_err().to_string().contains("cannot be judged"));
+    let load = Load { model: "m".into(), threads: 1, context: 1, settings: Map::new() };
+    let missing = PeerRunner::start("list", Command::new("no-such-shim"), &load, Limits::default());
+    assert!(missing.unwrap_err().to_string().contains("tare peers install list"));
+}
+
+#[test]
+fn a_hung_peer_is_ended_and_named() {
+    let scene = Scene::new();
+    let limits = Limits { token: Duration::from_millis(50), ..Limits::default() };
+    let start = Instant::now();
+    let error = scene.error("hangs", limits);
+    assert!(error.contains("decode: expected an answer within 200ms"), "{error}");
+    assert!(error.contains("its log ends: started"), "{error}");
+    assert!(start.elapsed() < Duration::from_secs(300), "it would have slept for 600 s");
+}

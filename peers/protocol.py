@@ -1,0 +1,62 @@
+"""The shim protocol: one JSON object a line, requests on standard input, answers on standard output.
+
+An engine is an object with load, prefill, decode, finish and rest; each takes the request as a dict and returns its
+answer as one. When standard input ends the process ends, in the middle of a call too.
+"""
+
+import json
+import os
+import queue
+import sys
+import threading
+import time
+
+
+def serve(engine):
+    """Answers requests until `quit`. What the engine itself prints goes to standard error, which is the log."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    lines = queue.Queue()
+
+    def read():
+        for line in sys.stdin:
+            lines.put(line)
+        os._exit(0)
+
+    threading.Thread(target=read, daemon=True).start()
+    while True:
+        try:
+            ask = json.loads(lines.get())
+            if ask["op"] == "quit":
+                os._exit(0)
+            if ask["op"] not in ("load", "prefill", "decode", "finish", "rest"):
+                raise ValueError(f"op: no such operation: {ask['op']}")
+            # JSON has no NaN: a logit that is none is sent as null, which is judged as a wrong one.
+            answer = json.dumps({"ok": True, **finite(getattr(engine, ask["op"])(ask))}, allow_nan=False)
+        except Exception as e:
+            answer = json.dumps({"ok": False, "why": f"{type(e).__name__}: {e}"})
+        print(answer, file=answers, flush=True)
+
+
+def finite(value):
+    """The same value with null for each number that JSON does not have."""
+    if isinstance(value, dict):
+        return {k: finite(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [finite(v) for v in value]
+    if isinstance(value, float) and (value != value or abs(value) == float("inf")):
+        return None
+    return value
+
+
+def resident_bytes():
+    """Resident memory of this process; none where the system does not say."""
+    try:
+        with open("/proc/self/statm") as f:
+            return int(f.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+    except OSError:
+        return None
+
+
+now_ns = time.perf_counter_ns
+cpu_ns = time.thread_time_ns
