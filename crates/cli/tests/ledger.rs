@@ -1,22 +1,32 @@
 //! `tare ledger` and `tare decide` on a ledger with a whole campaign.
 
 mod home;
-#[allow(dead_code, reason = "the specimen of another crate's tests; not all of it is needed here")]
-#[path = "../../evidence/tests/evidence/specimen.rs"]
-mod specimen;
-#[allow(dead_code, reason = "the specimen of another crate's tests; not all of it is needed here")]
-#[path = "../../evidence/tests/evidence/specimen_campaign.rs"]
-mod specimen_campaign;
-
 use home::Home;
-use serde_json::json;
-use tare_evidence::Ledger;
+use serde_json::{Value, json};
+use std::fs;
+use std::path::Path;
 
-/// A home whose scratch ledger holds the campaign; gives the id of its closing.
-fn campaign() -> (Home, String) {
+/// The committed ledger of the `tare-evidence` tests: a campaign of three records, a replay, a sensitivity, a decision.
+const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../evidence/tests/data/ledger/vm-2core/attention");
+
+/// A home whose scratch ledger holds the campaign; gives its closing.
+fn campaign() -> (Home, Value) {
     let home = Home::new();
-    let (closing, _) = specimen_campaign::written(&Ledger::at(home.path("records")));
-    (home, closing.id)
+    let folder = home.path("records").join("vm-2core/attention");
+    fs::create_dir_all(&folder).unwrap();
+    let mut closing = Value::Null;
+    for file in fs::read_dir(KEPT).unwrap().map(|f| f.unwrap().path()) {
+        let name = file.file_name().unwrap().to_string_lossy().into_owned();
+        fs::copy(&file, folder.join(&name)).unwrap();
+        if name.ends_with(".campaign.json") {
+            closing = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+        }
+    }
+    (home, closing)
+}
+
+fn id(document: &Value) -> &str {
+    document["id"].as_str().unwrap()
 }
 
 fn text(home: &Home, args: &[&str]) -> String {
@@ -25,18 +35,19 @@ fn text(home: &Home, args: &[&str]) -> String {
 
 #[test]
 fn list_and_show_name_kinds_verdicts_and_states() {
-    let (home, id) = campaign();
+    let (home, closing) = campaign();
+    let id = id(&closing);
     let lines = home.json(&["ledger", "list", "--json"]);
     let kinds: Vec<&str> = lines.as_array().unwrap().iter().map(|l| l["kind"].as_str().unwrap()).collect();
     assert_eq!(kinds.iter().filter(|k| **k == "record").count(), 3, "{kinds:?}");
-    let closing = lines.as_array().unwrap().iter().find(|l| l["id"] == json!(id)).unwrap();
-    assert_eq!((&closing["verdicts"]["fused"], &closing["state"]), (&json!("keep"), &json!("valid")));
-    assert!(closing["reopened_here"][0].as_str().unwrap().contains("another host class: vm-2core"));
+    let listed = lines.as_array().unwrap().iter().find(|l| l["id"] == json!(id)).unwrap();
+    assert_eq!((&listed["verdicts"]["fused"], &listed["state"]), (&json!("keep"), &json!("valid")));
+    assert!(listed["reopened_here"][0].as_str().unwrap().contains("another host class: vm-2core"));
     assert!(text(&home, &["ledger", "list"]).contains("fused keep"));
 
-    let page = text(&home, &["ledger", "show", &id]);
+    let page = text(&home, &["ledger", "show", id]);
     assert!(page.contains("fused    keep: +") && page.contains("A/A      detectable effect"), "{page}");
-    let file = home.json(&["ledger", "show", &id, "--json"]);
+    let file = home.json(&["ledger", "show", id, "--json"]);
     assert_eq!(file["kind"], "campaign");
     for line in lines.as_array().unwrap() {
         let shown = text(&home, &["ledger", "show", line["id"].as_str().unwrap()]);
@@ -48,27 +59,27 @@ fn list_and_show_name_kinds_verdicts_and_states() {
 
 #[test]
 fn diff_says_what_differs_and_whether_times_may_be_compared() {
-    let (home, _) = campaign();
-    let records = specimen_campaign::records();
-    let (a, b) = (&records[0].id, &records[2].id);
+    let (home, closing) = campaign();
+    let pair = &closing["body"]["pairs"][1];
+    let (a, b) = (id(&pair["baseline"]), id(&pair["candidate"]));
     let diff = home.json(&["ledger", "diff", a, b, "--json"]);
     assert_eq!((&diff["work"], &diff["comparable"]), (&json!({}), &json!(true)));
     assert_eq!(diff["arm"]["plan"], json!(["\"paged\"", "\"fused\""]));
     assert!(text(&home, &["ledger", "diff", a, b]).contains("their times may be compared"));
-    let alone = home.path("alone.json");
-    std::fs::write(&alone, specimen_campaign::file(&specimen::record())).unwrap();
+    let alone = Path::new(KEPT).join("../../../record-v2-laboratory.json");
     let page = text(&home, &["ledger", "diff", a, &alone.to_string_lossy()]);
     assert!(page.contains("may not be compared") && page.contains("campaign"), "{page}");
 }
 
 #[test]
 fn a_new_state_is_written_beside_and_read_back() {
-    let (home, id) = campaign();
+    let (home, closing) = campaign();
+    let id = id(&closing);
     for (command, state) in [("reopen", "reopened"), ("stale", "stale"), ("retract", "retracted")] {
-        assert!(text(&home, &["ledger", command, &id, "--why", "a reason"]).contains(state));
-        assert!(text(&home, &["ledger", "show", &id]).contains(state));
+        assert!(text(&home, &["ledger", command, id, "--why", "a reason"]).contains(state));
+        assert!(text(&home, &["ledger", "show", id]).contains(state));
     }
-    assert!(home.refused(&["ledger", "retract", &id, "--why", " "]).contains("expected a reason"));
+    assert!(home.refused(&["ledger", "retract", id, "--why", " "]).contains("expected a reason"));
     home.run(&["ledger", "verify", &home.path("records").to_string_lossy()]).success();
 }
 
@@ -77,39 +88,41 @@ fn merge_brings_a_ledger_into_another() {
     let (home, _) = campaign();
     let (from, into) = (home.path("records"), home.path("other"));
     let args = ["ledger", "merge", &from.to_string_lossy(), &into.to_string_lossy()];
-    assert_eq!(text(&home, &args).lines().count(), 5);
+    assert_eq!(text(&home, &args).lines().count(), 8);
     assert_eq!(text(&home, &args).lines().count(), 0);
     home.run(&["ledger", "verify", &into.to_string_lossy()]).success();
 }
 
 #[test]
 fn the_noise_of_a_campaign_plans_the_next() {
-    let (home, id) = campaign();
-    let simulated = home.json(&["ledger", "simulate", &id, "--studies", "2000", "--json"]);
+    let (home, closing) = campaign();
+    let id = id(&closing);
+    let simulated = home.json(&["ledger", "simulate", id, "--studies", "2000", "--json"]);
     assert!(simulated["false_share"].as_f64().unwrap() <= 0.05, "{simulated}");
     assert_eq!(simulated["samples"], 6);
-    let plan = home.json(&["ledger", "plan", "--effect", "0.03", "--power", "0.9", "--from", &id, "--json"]);
+    let plan = home.json(&["ledger", "plan", "--effect", "0.03", "--power", "0.9", "--from", id, "--json"]);
     assert!(plan["power"].as_f64().unwrap() >= 0.9 && plan["rounds"].as_u64().unwrap() >= 6, "{plan}");
     let rounds = plan["rounds"].to_string();
-    let power = home.json(&["ledger", "plan", "--effect", "0.03", "--rounds", &rounds, "--from", &id, "--json"]);
+    let power = home.json(&["ledger", "plan", "--effect", "0.03", "--rounds", &rounds, "--from", id, "--json"]);
     assert_eq!(power["power"], plan["power"]);
     assert!(home.refused(&["ledger", "simulate", "nothing"]).contains("closing of a campaign"));
 }
 
 #[test]
 fn a_decision_needs_every_part_and_the_verdict_of_its_campaign() {
-    let (home, id) = campaign();
+    let (home, closing) = campaign();
+    let id = id(&closing);
     let decide = |support: &str, verdict: &str| {
         let parts = ["decide", "--dominant", "attention", "--mechanism", "read twice", "--support", support];
         let more = ["--hypothesis", "halves", "--falsifier", "as before", "--observed", "1.3x", "--verdict", verdict];
-        let rest = ["--next-experiment", "fuse more", "--campaign", &id, "--arm", "fused", "--json"];
+        let rest = ["--next-experiment", "fuse more", "--campaign", id, "--arm", "fused", "--json"];
         [&parts[..], &more[..], &rest[..]].concat().into_iter().map(String::from).collect::<Vec<_>>()
     };
     fn args(owned: &[String]) -> Vec<&str> {
         owned.iter().map(String::as_str).collect()
     }
-    assert_eq!(home.json(&args(&decide(&id, "keep")))["verdict"], "keep");
-    let error = home.refused(&args(&decide(&id, "reject")));
+    assert_eq!(home.json(&args(&decide(id, "keep")))["verdict"], "keep");
+    let error = home.refused(&args(&decide(id, "reject")));
     assert!(error.contains("verdict: expected keep"), "{error}");
     let error = home.refused(&args(&decide("nothing", "keep")));
     assert!(error.contains("support: expected `nothing` in this ledger"), "{error}");
@@ -127,7 +140,7 @@ fn a_record_is_made_again_and_judged() {
     assert!(other.contains("prompt_ids_sha256") && other.contains("--seed"), "{other}");
     // Whether it replicates is a matter of time; what was asked and what is kept is not.
     let done = home.run(&["ledger", "reproduce", id, "--seed", "3", "--json"]);
-    let answer: serde_json::Value = serde_json::from_slice(&done.get_output().stdout).unwrap();
+    let answer: Value = serde_json::from_slice(&done.get_output().stdout).unwrap();
     let again = home.json(&["ledger", "show", answer["again"].as_str().unwrap(), "--json"]);
     assert_eq!(again["work_sha256"], first["work_sha256"]);
     let known = answer["answer"] == "replicates" || answer["answer"]["does_not_replicate"].is_object();

@@ -1,6 +1,8 @@
 //! Documents that hold together, and the ledger that keeps them.
 
 use crate::specimen_campaign as specimen;
+use std::fs;
+use std::path::Path;
 use tare_evidence::campaign::CampaignOutcome;
 use tare_evidence::ledger::Shown;
 use tare_evidence::stats::Verdict;
@@ -34,6 +36,20 @@ fn a_whole_campaign_is_kept_found_and_verified() {
     ledger.amend(&closing.id, State::Stale { why: "a new kernel".into() }, closing.about.created_at).unwrap();
     assert_eq!(ledger.documents().unwrap()[1].state.name(), "stale");
     assert!(verify(root.path(), Strictness::Committed).unwrap().is_ok());
+}
+
+/// Documents written by earlier versions; files are only ever added here. Those of this version are the specimen.
+#[test]
+fn old_documents_stay_readable_and_valid() {
+    let old = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/ledger");
+    let report = verify(&old, Strictness::Committed).unwrap();
+    assert!(report.is_ok() && report.files == 8, "{:?}", report.findings);
+    let root = tempfile::tempdir().unwrap();
+    let folder = specimen::kept(&Ledger::at(root.path())).parent().unwrap().to_path_buf();
+    for file in fs::read_dir(&folder).unwrap().map(|f| f.unwrap()) {
+        let committed = fs::read_to_string(old.join("vm-2core/attention").join(file.file_name())).unwrap_or_default();
+        assert_eq!(fs::read_to_string(file.path()).unwrap(), committed, "{}", file.path().display());
+    }
 }
 
 #[test]

@@ -19,11 +19,7 @@ struct Kept {
 fn kept() -> Kept {
     let root = tempfile::tempdir().unwrap();
     let ledger = Ledger::at(root.path());
-    let (closing, path) = specimen::written(&ledger);
-    let replay = specimen::replay_document();
-    ledger.append_document(&replay).unwrap();
-    ledger.append_document(&specimen::sensitivity_document(&replay.id)).unwrap();
-    ledger.append_document(&specimen::decision_document(specimen::decision(&closing.id, &[&closing.id]))).unwrap();
+    let path = specimen::kept(&ledger);
     Kept { folder: path.parent().unwrap().to_path_buf(), root }
 }
 

@@ -193,6 +193,17 @@ pub(crate) fn written(ledger: &Ledger) -> (Document<Campaign>, PathBuf) {
     (closing, path)
 }
 
+/// A ledger with the whole campaign, a replay, a sensitivity and a decision; gives the file of the closing.
+pub(crate) fn kept(ledger: &Ledger) -> PathBuf {
+    let (closing, path) = written(ledger);
+    let replay = replay_document();
+    ledger.append_document(&replay).expect("a replay");
+    ledger.append_document(&sensitivity_document(&replay.id)).expect("a sensitivity");
+    let decision = decision_document(decision(&closing.id, &[&closing.id, &replay.id]));
+    ledger.append_document(&decision).expect("a decision");
+    path
+}
+
 pub(crate) fn step() -> ReplayedStep {
     ReplayedStep {
         model: "qwen3-tiny".into(),
