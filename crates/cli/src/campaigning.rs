@@ -102,7 +102,7 @@ pub(crate) fn conduct(ready: &Ready, args: &CampaignArgs, settings: &Settings) -
     let scratch = settings.scratch_ledger();
     let ledger = Ledger::at(args.output.as_deref().unwrap_or(&scratch));
     let writer = Writer { host: &ready.host, build: &build, ledger: &ledger };
-    if args.close {
+    if args.close || journal.completed() {
         return close(&writer, &mut journal);
     }
     let (number, at) = (journal.attempts().count() as u32 + 1, now()?);

@@ -14,6 +14,7 @@ use tare_core::Fault;
 use tare_evidence::canonical;
 use tare_evidence::identity::{Delay, PrefillLogits};
 use tare_evidence::record::Role;
+use tare_evidence::stats;
 use tare_evidence::study::{A_A, ArmPlan, Design, Metric, RoundsBy, Rule, StudyPlan, UnderStudy, WorkPlan};
 
 /// A study.
@@ -224,7 +225,7 @@ impl Study {
                 prefill_logits: w.prefill_logits,
             },
             metric: self.metric,
-            rounds: self.planned_rounds(),
+            rounds: self.planned_rounds()?,
             rounds_by: self.power.as_ref().map_or(RoundsBy::Fixed, |p| RoundsBy::Power {
                 effect: p.effect.ln_1p(),
                 power: p.power,
@@ -247,8 +248,18 @@ impl Study {
     }
 
     /// Rounds that are planned: those that were chosen, or those that find the effect with the power.
-    pub fn planned_rounds(&self) -> u32 {
-        self.rounds.unwrap_or_default()
+    ///
+    /// # Errors
+    /// When no number of rounds that a study may have finds it.
+    pub fn planned_rounds(&self) -> Result<u32, Fault> {
+        let Some(p) = self.power.as_ref().filter(|_| self.rounds.is_none()) else {
+            return Ok(self.rounds.unwrap_or_default());
+        };
+        let Self { rule, alpha, worthwhile, tolerance, .. } = *self;
+        let terms = stats::Terms { rule, alpha, worthwhile, tolerance };
+        let samples = stats::samples_for_power(p.effect.ln_1p(), p.power, p.spread, &terms)?;
+        let rounds = samples * self.design.block_rounds();
+        u32::try_from(rounds).map_err(|_| Fault::new("power", "fewer than 2^32 rounds", rounds.to_string()))
     }
 
     /// Tokens that a warm-up draws.

@@ -238,7 +238,7 @@ impl Scene {
     fn run(&self, journal: &mut Journal, trouble: Trouble) -> Ended {
         let labels = self.study.cast().into_iter().map(|a| a.label).collect();
         let mut bench = Scripted { labels, log: Rc::clone(&self.log), started: 0, trouble };
-        let planned_rounds = self.study.planned_rounds();
+        let planned_rounds = self.study.planned_rounds().unwrap();
         let (number, at) = (journal.attempts().count() as u32 + 1, Utc::from_unix_seconds(1_800_000_000).unwrap());
         let attempt = Attempt { number, at, opening: format!("opening-{number}") };
         let campaign = Campaign { study: &self.study, seating: &self.seating, planned_rounds };

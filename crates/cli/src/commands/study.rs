@@ -34,7 +34,7 @@ fn list(as_json: bool) -> Result<()> {
     for s in &studies {
         let arms: Vec<&str> = s.arms.iter().map(|a| a.label.as_str()).collect();
         println!("{:14} {}", s.name, s.question);
-        println!("{:14} {} of {}, {} rounds", "", s.design.name(), arms.join(", "), s.planned_rounds());
+        println!("{:14} {} of {}, {} rounds", "", s.design.name(), arms.join(", "), s.planned_rounds()?);
     }
     Ok(())
 }

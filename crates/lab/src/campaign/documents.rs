@@ -207,8 +207,10 @@ fn outcome(
         });
         pair_records.push((baseline.clone(), candidate.clone()));
     }
-    let ruled = rule(plan, &pairs, &pair_records)?;
-    Ok((pairs, CampaignOutcome::Ruled(ruled)))
+    Ok(match rule(plan, &pairs, &pair_records) {
+        Ok(ruled) => (pairs, CampaignOutcome::Ruled(ruled)),
+        Err(fault) => (Vec::new(), CampaignOutcome::Unruled { why: fault.to_string() }),
+    })
 }
 
 /// The baseline or an earlier candidate that ran the very same.

@@ -223,6 +223,19 @@ mod tests {
     }
 
     #[test]
+    fn rounds_follow_from_what_they_must_find() {
+        let planned = |design: &str, effect: f64| {
+            let power = format!("[power]\neffect = {effect}\npower = 0.9\nspread = 0.02\nfrom = \"an id\"\n[work]");
+            let text = BASE.replace("rounds = 6", "").replace("[work]", &power).replace("balanced", design);
+            Study::parse(&text).unwrap().planned_rounds().unwrap()
+        };
+        assert!(planned("balanced", 0.03) > planned("balanced", 0.06));
+        assert_eq!(planned("abba", 0.06), 2 * planned("balanced", 0.06), "two rounds of abba are one sample");
+        let said = refused("rounds = 6", "power = { effect = 0.03, power = 0.2, spread = 0.02, from = \"x\" }");
+        assert!(said.contains("power from 0.5"), "{said}");
+    }
+
+    #[test]
     fn every_shipped_study_is_valid_and_is_called_as_its_file() {
         for name in Study::names() {
             let s = Study::find(name).unwrap();
