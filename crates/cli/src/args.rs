@@ -8,7 +8,10 @@ mod ledger;
 mod measure;
 mod model;
 mod peers;
+mod remote;
+mod report;
 mod study;
+mod translate;
 
 use clap::{Parser, Subcommand};
 
@@ -20,7 +23,9 @@ pub(crate) use ledger::{Change, LedgerCommand, Place, PlanArgs, ReproduceArgs, R
 pub(crate) use measure::{ClockArgs, MutateArgs, NextArgs, PrefillLogits, WorkArgs};
 pub(crate) use model::{HowArgs, SampleArgs};
 pub(crate) use peers::{CheckArgs, PeersCommand, TuneArgs};
+pub(crate) use report::ReportArgs;
 pub(crate) use study::{CampaignArgs, CompareArgs, CompareMetric, StudyArgs};
+pub(crate) use translate::TranslateArgs;
 
 /// The model that is measured when nobody names one: nothing to download, the same bytes on every host.
 pub(crate) const MEASURED_MODEL: &str = "synthetic:qwen3-0.6b?format=w4g128";
@@ -46,6 +51,9 @@ pub(crate) struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub(crate) command: Command,
+    /// Only read the command line: print it with every default filled in, and do nothing
+    #[arg(long, global = true)]
+    pub(crate) dry_run: bool,
 }
 
 /// The commands.
@@ -99,6 +107,10 @@ pub(crate) enum Command {
     /// Install, list and tune other engines to compare with
     #[command(subcommand, after_help = "EXAMPLES\n  tare peers list\n  tare peers install llama.cpp")]
     Peers(PeersCommand),
+    /// Draw a ledger: one HTML file, from what verification lets pass
+    Report(ReportArgs),
+    /// Give tare's command for a command line of llama.cpp, mlx-lm, vLLM, tiny-llm or meTile
+    Translate(TranslateArgs),
     /// Print shell completions
     #[command(after_help = "EXAMPLES\n  tare completions bash > ~/.local/share/bash-completion/completions/tare")]
     Completions {

@@ -14,6 +14,7 @@ mod interrupt;
 mod pull;
 mod settings;
 mod setup;
+mod translate;
 mod weighing;
 
 use args::{Cli, Command};
@@ -26,7 +27,13 @@ use std::process::ExitCode;
 static ALLOCATOR: tare_probe::allocator::Counting = tare_probe::allocator::Counting;
 
 fn main() -> ExitCode {
-    match run(&Cli::parse().command) {
+    let cli = Cli::parse();
+    // A study shows its own rounds.
+    if cli.dry_run && !matches!(cli.command, Command::Study(_) | Command::Compare(_)) {
+        println!("{:#?}", cli.command);
+        return ExitCode::SUCCESS;
+    }
+    match run(&cli.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) if is_closed_pipe(&e) => ExitCode::SUCCESS,
         Err(e) if e.is::<interrupt::Cancelled>() => ExitCode::from(interrupt::INTERRUPTED),
@@ -62,6 +69,8 @@ fn run(command: &Command) -> anyhow::Result<()> {
         Command::Ledger(a) => commands::ledger::run(a, s),
         Command::Decide(a) => commands::decide::run(a, s),
         Command::Peers(a) => commands::peers::run(a, s),
+        Command::Report(a) => commands::report::run(a, s),
+        Command::Translate(a) => commands::translate::run(a),
         Command::Completions { shell } => {
             clap_complete::generate(*shell, &mut Cli::command(), "tare", &mut std::io::stdout());
             Ok(())

@@ -31,6 +31,19 @@ impl Settings {
         Ok(Self { home, endpoint: var("HF_ENDPOINT"), token: var("HF_TOKEN") })
     }
 
+    /// The value of a variable that the user named.
+    pub(crate) fn variable(name: &str) -> Result<String> {
+        match std::env::var(name) {
+            Ok(v) if !v.is_empty() => Ok(v),
+            _ => Err(anyhow::anyhow!("the variable {name} is not set").context("no key for the server")),
+        }
+    }
+
+    /// Measurements that are no evidence: nothing judged them.
+    pub(crate) fn diagnostics(&self) -> PathBuf {
+        self.home.join("diagnostics")
+    }
+
     /// Where pulled models lie, each in a folder of its name.
     pub(crate) fn models(&self) -> PathBuf {
         self.home.join("models")

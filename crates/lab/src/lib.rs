@@ -3,11 +3,13 @@
 //! It drives the same engine that the server drives, through the same calls. Only here and in the command line are
 //! concrete backends named: the judge of a measurement is an engine too.
 //!
-//! - [`clock`], [`engine_runner`]: view 1, one request on the clock. [`weigh`]: warm-ups, rounds, gate, record.
+//! - [`clock`], [`engine_runner`]: view 1, one request on the clock; [`http_clock`]: the same at a server, as its client
+//!   sees it. [`weigh`]: warm-ups, rounds, gate, record.
 //! - [`study`], [`campaign`], [`arm`]: questions, the one runner that answers them, and the processes that it runs.
 //! - [`gate`], [`reference`], [`thresholds`]: whether what was timed is right.
 //! - [`peers`]: other engines that do the same work.
 //! - [`mutation`], [`mutants`]: whether the gate can fail.
+//! - [`report`](mod@report): pictures from verified records.
 //! - [`floor`]: what a phase must cost. [`next`]: where the largest gap is.
 
 #![forbid(unsafe_code)]
@@ -22,11 +24,13 @@ pub mod facts;
 pub mod floor;
 pub mod gate;
 pub mod host;
+pub mod http_clock;
 pub mod mutants;
 pub mod mutation;
 pub mod next;
 pub mod peers;
 pub mod reference;
+pub mod report;
 pub mod rig;
 pub mod runner;
 pub mod study;

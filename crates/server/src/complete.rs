@@ -82,7 +82,7 @@ async fn complete(
         prompt_tokens: request.prompt.len(),
         stop_tokens: request.stop_tokens.clone(),
         stop: ask.generation.stop,
-        report: ask.logprobs.is_some(),
+        report: ask.logprobs.is_some() || ask.generation.return_token_ids,
     };
     let envelope = Envelope {
         api: ask.api,
@@ -90,7 +90,8 @@ async fn complete(
         created: now(),
         model: app.model.name.clone(),
         tokenizer: app.model.tokenizer.clone(),
-        report: asked.report,
+        report: ask.logprobs.is_some(),
+        token_ids: ask.generation.return_token_ids,
         include_usage: ask.generation.include_usage,
     };
     let updates = app.submit(request, ask.parameter).await?;

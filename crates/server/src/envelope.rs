@@ -33,6 +33,8 @@ pub(crate) struct Envelope {
     pub(crate) tokenizer: Tokenizer,
     /// Whether tokens are reported.
     pub(crate) report: bool,
+    /// Whether their ids are.
+    pub(crate) token_ids: bool,
     /// Whether a stream ends with its usage.
     pub(crate) include_usage: bool,
 }
@@ -116,7 +118,11 @@ impl Envelope {
             (true, Api::Chat) => self.chat_logprobs(&piece.tokens),
             (true, Api::Completion) => self.completion_logprobs(&piece.tokens),
         };
-        json!({"index": 0, "logprobs": logprobs, "finish_reason": piece.end.map(|end| end.reason)})
+        let mut choice = json!({"index": 0, "logprobs": logprobs, "finish_reason": piece.end.map(|end| end.reason)});
+        if self.token_ids {
+            choice["token_ids"] = piece.tokens.iter().map(|reported| reported.token).collect();
+        }
+        choice
     }
 
     fn chat_logprobs(&self, tokens: &[Reported]) -> Value {

@@ -3,7 +3,7 @@
 use clap::{Args, ValueEnum, ValueHint};
 use std::path::PathBuf;
 
-use super::{MEASURED_MODEL, model::HowArgs, model::ModelArgs};
+use super::{MEASURED_MODEL, model::HowArgs, remote::RemoteArgs};
 
 /// What a clocked request looks like.
 #[derive(Debug, Clone, Args)]
@@ -54,18 +54,39 @@ pub(crate) enum PrefillLogits {
 #[command(after_help = "EXAMPLES\n  \
     tare clock -m synthetic:qwen3-0.6b?format=w4g128              128 in, 65 out, 5 rounds: about a minute\n  \
     tare clock -m smollm2-135m -p 512 -n 129 --json -o evidence\n  \
-    tare clock -m smollm2-135m --class f32 --plan capacity-cache")]
+    tare clock -m smollm2-135m --class f32 --plan capacity-cache\n  \
+    tare clock -m smollm2-135m --depths 0,512,2048                one record for each depth\n  \
+    tare clock --url http://127.0.0.1:8080 -p 256 -n 65           any OpenAI-compatible server\n  \
+    tare clock --url http://127.0.0.1:8080 --gate-model smollm2-135m    its answers judged by the F32 reference")]
 pub(crate) struct ClockArgs {
+    /// Folder, .gguf file, pulled name or synthetic:NAME; with --url the name under which the server has it
+    #[arg(short, long, value_name = "MODEL", value_hint = ValueHint::AnyPath, required_unless_present = "url")]
+    pub(crate) model: Option<String>,
     #[command(flatten)]
-    pub(crate) model: ModelArgs,
+    pub(crate) how: HowArgs,
     #[command(flatten)]
     pub(crate) work: WorkArgs,
+    /// Several depths, one after the other
+    #[arg(long, value_name = "N,N,..", value_delimiter = ',', conflicts_with = "depth")]
+    pub(crate) depths: Vec<usize>,
+    #[command(flatten)]
+    pub(crate) remote: RemoteArgs,
     /// Folder of the ledger that keeps the record [default: the user's data folder]
     #[arg(short, long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
     pub(crate) output: Option<PathBuf>,
-    /// The record and its path as JSON
+    /// The record and its path as JSON; an array with --depths
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+impl ClockArgs {
+    /// The request at each depth that was asked for.
+    pub(crate) fn works(&self) -> Vec<WorkArgs> {
+        if self.depths.is_empty() {
+            return vec![self.work.clone()];
+        }
+        self.depths.iter().map(|&depth| WorkArgs { depth, ..self.work.clone() }).collect()
+    }
 }
 
 /// `tare next`

@@ -1,30 +1,43 @@
 //! `tare clock`: view 1, the request clock.
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use tare_core::Reading;
-use tare_core::units::human_ns;
+use tare_core::units::{human_bytes, human_ns};
 use tare_evidence::derive::Phase;
+use tare_evidence::gate::GateReport;
+use tare_evidence::record::Memory;
 use tare_evidence::{Outcome, Record};
 
 use crate::args::ClockArgs;
+use crate::commands::clock_url;
 use crate::settings::Settings;
 use crate::setup::open_model;
 use crate::weighing::{Named, Weighed, request, rig, weigh};
 
 /// Runs the command. A failed gate is an error: the record is kept without times.
 pub(crate) fn run(args: &ClockArgs, settings: &Settings) -> Result<()> {
-    let model = open_model(&args.model.model, settings)?;
-    let request = request(&args.work, &model)?;
-    let rig = rig(&model, &args.model.how, &request)?;
-    let named = Named { study: "clock", question: "What does one request cost, and how far is it from its floor?" };
-    let done = weigh(&rig, &request, args.work.rounds, named, (settings, args.output.as_deref()))?;
-    if args.json {
-        println!("{}", as_json(&done)?);
-    } else {
-        print(&done);
+    if let Some(url) = &args.remote.url {
+        return clock_url::run(url, args, settings);
     }
-    refuse_failed(&done)
+    let name = args.model.as_deref().context("no model is named: give -m MODEL")?;
+    let model = open_model(name, settings)?;
+    let named = Named { study: "clock", question: "What does one request cost, and how far is it from its floor?" };
+    let mut all = Vec::new();
+    for work in args.works() {
+        let request = request(&work, &model)?;
+        let rig = rig(&model, &args.how, &request)?;
+        let done = weigh(&rig, &request, work.rounds, named, (settings, args.output.as_deref()))?;
+        if !args.json {
+            print(&done);
+        }
+        all.push(done);
+    }
+    if args.json {
+        let mut documents = all.iter().map(as_json).collect::<Result<Vec<_>>>()?;
+        println!("{}", if args.depths.is_empty() { documents.remove(0) } else { json!(documents) });
+    }
+    all.iter().try_for_each(refuse_failed)
 }
 
 /// An error when the gate failed.
@@ -65,12 +78,40 @@ pub(crate) fn print_record(record: &Record) {
             Reading::Unavailable { why } => println!("  decode   unavailable: {why}"),
         }
         println!("  TTFT     {}", human_ns(d.ttft_ns.median as u64));
+        println!("  whole    {}", human_ns(d.end_to_end_ns.median as u64));
         if let Reading::Available(p) = &d.inter_token_ns {
             let ms = |ns: f64| format!("{:.2}", ns / 1e6);
-            println!("  between tokens  p50 {}  p90 {}  p99 {}  max {} ms", ms(p.p50), ms(p.p90), ms(p.p99), ms(p.max));
+            println!(
+                "  between tokens  p50 {}  p90 {}  p95 {}  p99 {}  max {} ms",
+                ms(p.p50),
+                ms(p.p90),
+                ms(p.p95),
+                ms(p.p99),
+                ms(p.max)
+            );
         }
+        memory(&record.memory);
     }
     notes(record);
+}
+
+/// Where memory went; what cannot be told apart is said once.
+fn memory(m: &Memory) {
+    let parts = [
+        ("allocated at the peak", &m.allocator_peak_bytes),
+        ("KV cache", &m.kv_bytes),
+        ("resident without a file", &m.anonymous_rss_bytes),
+        ("resident of files", &m.file_rss_bytes),
+        ("device", &m.device_bytes),
+    ];
+    let shown: Vec<String> = parts
+        .iter()
+        .map(|(name, reading)| match reading {
+            Reading::Available(bytes) => format!("{name} {}", human_bytes(*bytes)),
+            Reading::Unavailable { why } => format!("{name} unavailable: {why}"),
+        })
+        .collect();
+    println!("  memory   {}", shown.join("; "));
 }
 
 /// What a reader must know to read the figures: slow paths, a busy host, caches.
@@ -86,8 +127,13 @@ pub(crate) fn gate(record: &Record) {
         Outcome::Timed(t) => t.gate.report(),
         Outcome::Void(v) => v.gate.report(),
     };
+    gate_lines(report, record.passed());
+}
+
+/// The verdict on a report, one line, and each miss.
+pub(crate) fn gate_lines(report: &GateReport, passed: bool) {
     let compared: u64 = report.checks.iter().map(|c| c.compared).sum();
-    let verdict = if record.passed() { "passed" } else { "FAILED" };
+    let verdict = if passed { "passed" } else { "FAILED" };
     println!(
         "  gate     {verdict}: {} checks over {compared} values (limits version {})",
         report.checks.len(),

@@ -3,6 +3,7 @@
 pub(crate) mod arm;
 pub(crate) mod chat;
 pub(crate) mod clock;
+pub(crate) mod clock_url;
 pub(crate) mod compare;
 pub(crate) mod decide;
 pub(crate) mod doctor;
@@ -15,7 +16,9 @@ pub(crate) mod peers;
 pub(crate) mod perplexity;
 pub(crate) mod pull;
 pub(crate) mod quantize;
+pub(crate) mod report;
 pub(crate) mod run;
 pub(crate) mod serve;
 pub(crate) mod study;
 pub(crate) mod text;
+pub(crate) mod translate;

@@ -35,6 +35,8 @@ pub(crate) struct Generation {
     pub(crate) stream: bool,
     /// Whether the last event brings the usage.
     pub(crate) include_usage: bool,
+    /// Whether the ids of the tokens stand beside their text.
+    pub(crate) return_token_ids: bool,
     temperature: f32,
     top_p: f32,
     top_k: u32,
@@ -65,6 +67,7 @@ impl Generation {
             seed: fields.integer("seed", i64::MIN..=i64::MAX)?.map(|seed| seed as u64),
             stream,
             include_usage: include_usage(fields, stream)?,
+            return_token_ids: fields.flag("return_token_ids")?.unwrap_or(false),
             temperature: fields.number("temperature", 0.0..=2.0)?.map_or(1.0, small_is_greedy),
             top_p: fields.number("top_p", 0.0..=1.0)?.unwrap_or(1.0).max(SMALLEST),
             // -1 is vLLM's way of saying all.

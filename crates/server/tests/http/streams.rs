@@ -65,6 +65,22 @@ fn completions_stream_too() {
     assert_eq!(json!(streamed), whole["choices"][0]["logprobs"]["text_offset"]);
 }
 
+#[test]
+fn ids_that_are_asked_for_are_all_there_also_where_text_is_held_back() {
+    let server = Rig::default().start();
+    let body = json!({"model": NAME, "prompt": [97, 98], "temperature": 0, "max_tokens": 40, "ignore_eos": true,
+        "return_token_ids": true});
+    let whole = server.complete(&body);
+    let choice = &whole["choices"][0];
+    assert_eq!(choice["token_ids"].as_array().map(Vec::len), Some(40));
+    assert_eq!(choice["logprobs"], Value::Null, "only what was asked for");
+    let events = server.post("/v1/completions", &with(body, json!({"stream": true}))).events();
+    let ids = |e: &Value| e["choices"][0]["token_ids"].as_array().cloned().unwrap_or_default();
+    assert_eq!(json!(events.iter().flat_map(ids).collect::<Vec<_>>()), choice["token_ids"]);
+    let without = server.complete(&json!({"model": NAME, "prompt": "ab", "max_tokens": 2}));
+    assert_eq!(without["choices"][0].get("token_ids"), None);
+}
+
 /// The bytes of `text` in order, one token each: a bias that falls from byte to byte, and a repetition penalty that takes
 /// a byte out once it was drawn.
 fn spelled(server: &Running, text: &str, tokens: usize) -> Vec<String> {

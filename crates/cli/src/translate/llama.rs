@@ -1,0 +1,242 @@
+//! llama.cpp: llama-bench, llama-cli, llama-server, llama-quantize.
+
+use super::table::{Becomes, Flag, To, Tool, switch, value};
+
+const MODEL: Flag = value(&["-m", "--model"], "model file", To::Same("--model"));
+const HUB: Flag = value(&["-hf", "-hfr", "--hf-repo"], "hub repository", To::Same("--model"));
+const THREADS: Flag = value(&["-t", "--threads"], "worker threads", To::Same("--threads"));
+const CONTEXT: Flag = value(&["-c", "--ctx-size"], "most tokens of a sequence", To::Same("--context"));
+const BATCH: Flag = value(
+    &["-b", "--batch-size"],
+    "tokens of a logical batch",
+    To::None("a prefill chunk is 256 rows in tare; no flag changes it yet"),
+);
+const MICRO_BATCH: Flag = value(
+    &["-ub", "--ubatch-size"],
+    "tokens of a physical batch",
+    To::None("a prefill chunk is 256 rows in tare; no flag changes it yet"),
+);
+const CACHE_K: Flag = value(&["-ctk", "--cache-type-k"], "format of cached keys", To::None(KV_OF_CLASS));
+const CACHE_V: Flag = value(&["-ctv", "--cache-type-v"], "format of cached values", To::None(KV_OF_CLASS));
+const KV_OF_CLASS: &str = "the arithmetic class fixes it: F32 in class f32, BF16 in all others";
+const LAYERS_ON_GPU: Flag = value(
+    &["-ngl", "--gpu-layers", "--n-gpu-layers"],
+    "layers on the GPU",
+    To::None("a plan runs whole on one backend"),
+);
+const FLASH: Flag = value(
+    &["-fa", "--flash-attn"],
+    "fused attention",
+    To::None("the plan says which attention runs; `tare doctor --plan` shows it"),
+);
+const NO_MMAP: Flag = switch(
+    &["--no-mmap"],
+    "read the file instead of mapping it",
+    To::None("files are always mapped, then packed once"),
+);
+const MLOCK: Flag = switch(&["--mlock"], "keep the model in memory", To::None("packed weights are anonymous memory"));
+const SEED: Flag = value(&["-s", "--seed"], "seed of the draw", To::Same("--seed"));
+const JINJA: Flag =
+    switch(&["--jinja"], "the model's own chat template", To::Always("the model's template is the one used"));
+
+/// The commands of llama.cpp.
+pub(crate) static TOOLS: &[Tool] = &[
+    Tool {
+        name: "llama-bench",
+        starts: &[&["llama-bench"]],
+        becomes: Becomes::Tare(&["clock"]),
+        flags: &[
+            value(&["-m", "--model"], "model file", To::Each(&To::Same("--model"))),
+            HUB,
+            value(&["-p", "--n-prompt"], "tokens of the prompt test", To::Each(&To::NotZero("--prompt-tokens"))),
+            value(&["-n", "--n-gen"], "tokens of the generation test", To::Each(&To::OneMore("--max-tokens"))),
+            value(
+                &["-pg"],
+                "prompt and generation in one test",
+                To::None("that is what every tare clock does: give the two numbers as -p and -n"),
+            ),
+            value(&["-d", "--n-depth"], "tokens in the cache before the test", To::Same("--depths")),
+            value(&["-r", "--repetitions"], "repetitions", To::Same("--rounds")),
+            value(&["-t", "--threads"], "worker threads", To::Each(&To::Same("--threads"))),
+            value(
+                &["-o", "--output"],
+                "format of the report",
+                To::One(
+                    &[("json", &["--json"]), ("jsonl", &["--json"]), ("md", &[])],
+                    "tare prints text or JSON; every record is kept as JSON in any case",
+                ),
+            ),
+            BATCH,
+            MICRO_BATCH,
+            CACHE_K,
+            CACHE_V,
+            LAYERS_ON_GPU,
+            FLASH,
+            value(&["-mmp", "--mmap"], "map the file", To::Always("files are always mapped, then packed once")),
+            value(
+                &["--delay"],
+                "seconds between tests",
+                To::None("rounds follow each other; the host's quiet is looked at"),
+            ),
+            value(&["--prio"], "priority of the process", To::None("start tare under nice or chrt")),
+            value(
+                &["-C", "--cpu-mask"],
+                "processors to run on",
+                To::None("start tare under taskset; workers are pinned"),
+            ),
+            value(&["--cpu-strict"], "one worker to a processor", To::Always("workers are pinned")),
+            value(
+                &["--poll"],
+                "how busily workers wait",
+                To::Always("workers spin within a request and park after it"),
+            ),
+            switch(&["--no-warmup"], "no warm-up", To::None("one warm-up always runs, and the gate judges it too")),
+            switch(&["--progress"], "show progress", To::Always("a progress bar is shown on a terminal")),
+            switch(&["-v", "--verbose"], "more words", To::None("what a reader must know is in the record's notes")),
+        ],
+        positional: &[],
+        defaults: &[("-p", "512"), ("-n", "128"), ("-r", "5")],
+        differs: &[
+            "llama-bench draws its own token ids and does not show what was emitted; tare's ids are in the record and the \
+             F32 reference judges them before any time is kept",
+            "its tg test decodes from an empty context (or from -d); tare decodes after the prompt: add -p 1 for the same \
+             context",
+            "its figures are mean and standard deviation of rates; tare's are medians with every sample",
+            "tare's first output token belongs to prefill, so that 128 decoded tokens are -n 129",
+            "an A/B of the two belongs into one campaign with llama.cpp as a peer, not into two runs",
+        ],
+        example: "llama-bench -m model-Q4_0.gguf -t 2 -p 128,512 -n 64 -r 3",
+    },
+    Tool {
+        name: "llama-cli",
+        starts: &[&["llama-cli"], &["llama-completion"]],
+        becomes: Becomes::Tare(&["run"]),
+        flags: &[
+            MODEL,
+            HUB,
+            THREADS,
+            CONTEXT,
+            value(&["-p", "--prompt"], "prompt", To::Same("--prompt")),
+            value(&["-f", "--file"], "file with the prompt", To::None("pipe it: tare run ... - < FILE")),
+            value(&["-n", "--predict", "--n-predict"], "most tokens to write", To::Same("--max-tokens")),
+            value(&["-sys", "--system-prompt"], "system message", To::Same("--system")),
+            switch(&["-no-cnv", "--no-conversation"], "complete the text as it is", To::Words(&["--raw"])),
+            switch(&["-cnv", "--conversation"], "talk", To::None("tare chat")),
+            switch(&["-st", "--single-turn"], "one answer, then end", To::Always("tare run answers once")),
+            JINJA,
+            SEED,
+            value(&["--temp", "--temperature"], "temperature", To::Same("--temperature")),
+            value(&["--top-k"], "likeliest tokens kept", To::Same("--top-k")),
+            value(&["--top-p"], "probability kept", To::Same("--top-p")),
+            value(&["--min-p"], "share of the likeliest kept", To::Same("--min-p")),
+            value(&["--repeat-penalty"], "penalty of seen tokens", To::Same("--repetition-penalty")),
+            value(&["--presence-penalty"], "penalty of written tokens", To::Same("--presence-penalty")),
+            value(&["--frequency-penalty"], "penalty by count", To::Same("--frequency-penalty")),
+            switch(&["--ignore-eos"], "go on past the end token", To::Words(&["--ignore-eos"])),
+            value(&["-r", "--reverse-prompt"], "stop at this text", To::Same("--stop")),
+            BATCH,
+            MICRO_BATCH,
+            CACHE_K,
+            CACHE_V,
+            LAYERS_ON_GPU,
+            FLASH,
+            NO_MMAP,
+            MLOCK,
+        ],
+        positional: &[],
+        defaults: &[("--temp", "0.8"), ("--top-k", "40"), ("--top-p", "0.95"), ("--min-p", "0.05")],
+        differs: &[
+            "without a prompt llama-cli talks: that is tare chat",
+            "tare run is greedy unless it is told otherwise; llama-cli's sampling is written out above",
+            "special tokens spelled in a prompt stay text in tare",
+        ],
+        example: "llama-cli -m model-Q4_0.gguf -p 'Write a haiku' -n 64 --temp 0.7 -no-cnv",
+    },
+    Tool {
+        name: "llama-server",
+        starts: &[&["llama-server"]],
+        becomes: Becomes::Tare(&["serve"]),
+        flags: &[
+            MODEL,
+            HUB,
+            THREADS,
+            CONTEXT,
+            value(&["--host"], "address to listen on", To::Same("--host")),
+            value(&["--port"], "port", To::Same("--port")),
+            value(&["-np", "--parallel"], "requests decoded together", To::Same("--max-sequences")),
+            value(&["-a", "--alias"], "name of the served model", To::Same("--served-name")),
+            value(
+                &["--api-key"],
+                "key that clients must send",
+                To::None("tare serve looks at no key yet: put a proxy before it"),
+            ),
+            switch(
+                &["-cb", "--cont-batching"],
+                "continuous batching",
+                To::Always("requests that run together share a step"),
+            ),
+            switch(
+                &["--metrics"],
+                "Prometheus metrics",
+                To::None("not built yet; GET /health has the engine's counters"),
+            ),
+            switch(&["--slots"], "show slots", To::None("GET /health has live pages and running requests")),
+            JINJA,
+            BATCH,
+            MICRO_BATCH,
+            CACHE_K,
+            CACHE_V,
+            LAYERS_ON_GPU,
+            FLASH,
+            NO_MMAP,
+            MLOCK,
+        ],
+        positional: &[],
+        defaults: &[],
+        differs: &[
+            "-c is the context of one request in tare; llama-server divides it among its slots",
+            "sampling defaults are those of the OpenAI API, and each request may say its own; unknown parameters are \
+             refused",
+        ],
+        example: "llama-server -m model-Q4_0.gguf --port 8080 -np 4 -c 4096",
+    },
+    Tool {
+        name: "llama-quantize",
+        starts: &[&["llama-quantize"]],
+        becomes: Becomes::Tare(&["quantize"]),
+        flags: &[
+            switch(
+                &["--allow-requantize"],
+                "quantize what is quantized",
+                To::None("tare quantize starts from the values"),
+            ),
+            switch(&["--leave-output-tensor"], "keep the head as it is", To::None("every matrix gets the one format")),
+            switch(&["--pure"], "one format for all tensors", To::Always("every matrix gets the one format")),
+            value(&["--imatrix"], "importance of weights", To::None("tare's formats are rounded without calibration")),
+        ],
+        positional: &[
+            value(&["IN"], "model to convert", To::Same("--model")),
+            value(&["OUT"], "file to write", To::Same("--output")),
+            value(
+                &["TYPE"],
+                "format",
+                To::One(
+                    &[
+                        ("Q4_0", &["--format", "q4_0"]),
+                        ("Q8_0", &["--format", "q8_0"]),
+                        ("BF16", &["--format", "bf16"]),
+                        ("F16", &["--format", "f16"]),
+                        ("F32", &["--format", "f32"]),
+                    ],
+                    "tare reads K-quants and writes none: q4_0, q8_0 or an MLX format (w4g64, ..)",
+                ),
+            ),
+            value(&["THREADS"], "threads", To::None("all processors are used")),
+        ],
+        defaults: &[],
+        differs: &[
+            "llama-quantize gives some tensors, the head among them, a wider format than the name says; tare does not",
+        ],
+        example: "llama-quantize model-BF16.gguf model-Q8_0.gguf Q8_0",
+    },
+];

@@ -1,0 +1,167 @@
+//! Records as rows: what was computed, whether it was right, how far it was from its floor.
+
+use tare_core::Reading;
+use tare_core::units::{human_bytes, human_ns};
+use tare_evidence::derive::Phase;
+use tare_evidence::{Outcome, Record, State};
+
+use super::gathered::told;
+use super::page::{figure, table};
+use super::ratios::far_out;
+use super::svg::{Anchor, Picture, Scale, short};
+
+const WIDTH: f64 = 860.0;
+const PLOT: (f64, f64) = (360.0, 700.0);
+const BAR: f64 = 14.0;
+const ROW: f64 = 56.0;
+const TOP: f64 = 12.0;
+const FOOT: f64 = 44.0;
+
+/// Gate, rates and percent of floor of a record.
+pub(crate) fn facts(record: &Record) -> Vec<(&'static str, String)> {
+    let misses = match &record.outcome {
+        Outcome::Timed(_) => "passed".to_string(),
+        Outcome::Void(v) => format!("FAILED, {} misses: no times", v.gate.report().misses.len()),
+    };
+    let mut facts = vec![("gate", misses)];
+    let Some(d) = record.derived() else { return facts };
+    facts.push(("prefill tok/s", short(d.prefill.rate_tokens_per_s.median)));
+    facts.push(("TTFT", human_ns(d.ttft_ns.median as u64)));
+    match &d.decode {
+        Reading::Available(p) => facts.push(("decode tok/s", short(p.rate_tokens_per_s.median))),
+        Reading::Unavailable { why } => facts.push(("decode tok/s", format!("unavailable: {why}"))),
+    }
+    facts.push((
+        "percent of floor",
+        format!("prefill {}, decode {}", of_floor(Some(&d.prefill)), of_floor(d.decode.available())),
+    ));
+    facts
+}
+
+fn of_floor(phase: Option<&Phase>) -> String {
+    match phase.map(|p| &p.percent_of_floor) {
+        Some(Reading::Available(percent)) => format!("{percent:.1} %"),
+        Some(Reading::Unavailable { why }) => format!("unavailable ({why})"),
+        None => "unavailable".to_string(),
+    }
+}
+
+/// Rounds whose decode, or prefill where there is none, lies far from the others.
+fn far_rounds(record: &Record) -> String {
+    let Outcome::Timed(timed) = &record.outcome else { return "no times".to_string() };
+    let rounds = &timed.measured.samples.rounds;
+    let ns = |r: &tare_evidence::samples::TimedRound| match r.timing.token_ns.iter().sum::<u64>() {
+        0 => r.timing.prefill_ns as f64,
+        decode => decode as f64,
+    };
+    let far = far_out(&rounds.iter().map(ns).collect::<Vec<_>>());
+    let numbers: Vec<String> = far.iter().enumerate().filter(|(_, f)| **f).map(|(n, _)| n.to_string()).collect();
+    match numbers.len() {
+        0 => format!("{}", rounds.len()),
+        _ => format!("{}; far out: {}", rounds.len(), numbers.join(", ")),
+    }
+}
+
+/// The section of records that stand alone: percent of floor as a picture, everything as a table.
+pub(crate) fn section(records: &[(&Record, &State)]) -> String {
+    let drawn: Vec<&Record> =
+        records.iter().filter(|(r, s)| r.passed() && !matches!(s, State::Retracted { .. })).map(|(r, _)| *r).collect();
+    let caption = "Lower bars for prefill, upper for decode; 100 is the least time that the measured ceilings allow. More \
+                   than 100 means that a ceiling was measured too low or a cache held the weights. Times of different \
+                   campaigns are never divided by each other: these bars are each against their own floor.";
+    let mut html = String::new();
+    if !drawn.is_empty() {
+        html.push_str(&figure("Percent of floor, record by record", &floors(&drawn), caption));
+    }
+    let rows: Vec<Vec<String>> = records.iter().map(|(r, s)| cells(r, s)).collect();
+    let head = [
+        "record",
+        "state",
+        "host",
+        "work",
+        "plan, class",
+        "streams",
+        "gate",
+        "prefill tok/s",
+        "decode tok/s",
+        "TTFT",
+        "percent of floor",
+        "rounds",
+    ];
+    html.push_str(&table("Records outside campaigns", &head, &rows));
+    html
+}
+
+fn cells(record: &Record, state: &State) -> Vec<String> {
+    let facts = facts(record);
+    let fact = |name: &str| facts.iter().find(|(n, _)| *n == name).map_or_else(String::new, |(_, v)| v.clone());
+    let streams = match &record.arm.streamed_bytes_per_token {
+        Reading::Available(bytes) => human_bytes(*bytes),
+        Reading::Unavailable { why } => format!("unknown: {why}"),
+    };
+    vec![
+        record.id.clone(),
+        told(state).unwrap_or_else(|| "valid".to_string()),
+        record.provenance.host.name.clone(),
+        work(record),
+        format!("{}, {} ({})", record.arm.plan, record.arm.class, record.arm.file_format),
+        streams,
+        fact("gate"),
+        fact("prefill tok/s"),
+        fact("decode tok/s"),
+        fact("TTFT"),
+        fact("percent of floor"),
+        far_rounds(record),
+    ]
+}
+
+fn work(record: &Record) -> String {
+    let w = &record.work;
+    let total = |all: &[u32]| all.iter().sum::<u32>();
+    format!("{}: {} in, {} out, depth {}", w.shape, total(&w.prompt_lengths), total(&w.output_lengths), w.depth)
+}
+
+fn floors(records: &[&Record]) -> String {
+    let percent = |p: Option<&Phase>| p.and_then(|p| p.percent_of_floor.available().copied());
+    let of = |r: &Record| {
+        let d = r.derived();
+        [percent(d.map(|d| &d.prefill)), percent(d.and_then(|d| d.decode.available()))]
+    };
+    let highest = records.iter().flat_map(|r| of(r)).flatten().fold(100.0, f64::max);
+    let scale = Scale::from_zero(highest, PLOT);
+    let bottom = TOP + ROW * records.len() as f64;
+    let mut p = Picture::new(WIDTH, bottom + FOOT);
+    for tick in scale.ticks() {
+        p.line("grid", (scale.at(tick), TOP), (scale.at(tick), bottom));
+        p.text("tick", (scale.at(tick), bottom + 16.0), Anchor::Middle, short(tick));
+    }
+    p.line("one", (scale.at(100.0), TOP), (scale.at(100.0), bottom));
+    p.text("axis", ((PLOT.0 + PLOT.1) / 2.0, bottom + 35.0), Anchor::Middle, "percent of floor");
+    let mut said = Vec::new();
+    for (n, record) in records.iter().enumerate() {
+        let top = TOP + ROW * n as f64;
+        p.text("label", (PLOT.0 - 14.0, top + 19.0), Anchor::End, work(record));
+        let threads = record.arm.threads.available().map_or_else(String::new, |n| format!(", {n} threads"));
+        let about = format!("{} {}{threads} on {}", record.arm.plan, record.arm.class, record.provenance.host.name);
+        p.text("about", (PLOT.0 - 14.0, top + 32.0), Anchor::End, about);
+        p.text("about", (PLOT.0 - 14.0, top + 45.0), Anchor::End, &record.id);
+        for (i, (name, value)) in ["decode", "prefill"].into_iter().zip(of(record).into_iter().rev()).enumerate() {
+            let y = top + 10.0 + (BAR + 2.0) * i as f64;
+            let text = match value {
+                Some(v) => {
+                    p.bar(
+                        ["bar second", "bar first"][i],
+                        (PLOT.0, scale.at(v)),
+                        (y, BAR),
+                        &format!("{name}: {v:.1} %"),
+                    );
+                    format!("{name} {v:.0} %")
+                }
+                None => format!("{name}: floor unknown"),
+            };
+            p.text("about", (PLOT.1 + 14.0, y + 11.0), Anchor::Start, &text);
+            said.push(format!("{} {text}", record.id));
+        }
+    }
+    p.finish("floors", "Percent of floor of each record", &format!("{}.", said.join("; ")))
+}
