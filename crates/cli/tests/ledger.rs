@@ -65,10 +65,10 @@ fn diff_says_what_differs_and_whether_times_may_be_compared() {
     let diff = home.json(&["ledger", "diff", a, b, "--json"]);
     assert_eq!((&diff["work"], &diff["comparable"]), (&json!({}), &json!(true)));
     assert_eq!(diff["arm"]["plan"], json!(["\"paged\"", "\"fused\""]));
-    assert!(text(&home, &["ledger", "diff", a, b]).contains("their times may be compared"));
+    assert!(text(&home, &["ledger", "diff", a, b]).contains("may be compared"));
     let alone = Path::new(KEPT).join("../../../record-v2-laboratory.json");
-    let page = text(&home, &["ledger", "diff", a, &alone.to_string_lossy()]);
-    assert!(page.contains("may not be compared") && page.contains("campaign"), "{page}");
+    let said = home.refused(&["ledger", "diff", a, &alone.to_string_lossy()]);
+    assert!(said.contains("may not be compared") && said.contains("campaign"), "{said}");
 }
 
 #[test]
@@ -145,4 +145,15 @@ fn a_record_is_made_again_and_judged() {
     assert_eq!(again["work_sha256"], first["work_sha256"]);
     let known = answer["answer"] == "replicates" || answer["answer"]["does_not_replicate"].is_object();
     assert!(known, "{answer}");
+}
+
+#[test]
+fn what_cannot_be_made_again_says_why() {
+    let (home, closing) = campaign();
+    let opening = closing["body"]["openings"][0].as_str().unwrap();
+    let said = home.refused(&["ledger", "reproduce", opening]);
+    assert!(said.contains("expected a record or a campaign, found a document of kind opening"), "{said}");
+    let said = home.refused(&["ledger", "reproduce", id(&closing)]);
+    assert!(said.contains("study.arms: paged: expected an arm of a study"), "{said}");
+    assert_eq!(home.json(&["ledger", "list", "--json"]).as_array().unwrap().len(), 8, "nothing was run");
 }

@@ -150,18 +150,18 @@ fn other_work_is_not_compared() {
     let home = Home::new();
     let base = record_of(&clock(&home, &[]));
     let all = record_of(&clock(&home, &["--prefill-logits", "all"]));
-    let said = home.refused(&["ledger", "compare", text(&base), text(&all)]);
+    let said = home.refused(&["ledger", "diff", text(&base), text(&all)]);
     assert!(said.contains("not the same work: prefill_logits") && !said.contains("depth"), "{said}");
     let deep = clock(&home, &["--depth", "8", "--class", "f32", "--plan", "capacity-cache"]);
     assert_eq!((&deep["gate"]["passed"], &deep["work"]["depth"]), (&json!(true), &json!(8)));
     assert_eq!((&deep["arm"]["class"], &deep["arm"]["plan"]), (&json!("f32"), &json!("capacity-cache")));
-    let said = home.refused(&["ledger", "compare", text(&base), text(&record_of(&deep))]);
+    let said = home.refused(&["ledger", "diff", text(&base), text(&record_of(&deep))]);
     assert!(said.contains("depth: 0 against 8"), "{said}");
     // The same work of another campaign: what may differ is named, and times are still not divided.
     let again = record_of(&clock(&home, &[]));
-    let said = home.refused(&["ledger", "compare", text(&base), text(&again)]);
+    let said = home.refused(&["ledger", "diff", text(&base), text(&again)]);
     assert!(said.contains("campaign") && !said.contains("not the same work"), "{said}");
-    home.run(&["ledger", "compare", text(&base), text(&base)]).success();
+    home.run(&["ledger", "diff", text(&base), text(&base)]).success();
 }
 
 /// Turns the sign of every kept reference logit and signs the file anew: from then on the judge says something else.
@@ -201,7 +201,7 @@ fn a_failed_gate_keeps_the_record_without_times() {
         assert!(record.get(absent).is_none(), "{absent}");
     }
     home.run(&["ledger", "verify", text(&home.path("records"))]).success();
-    let said = home.refused(&["ledger", "compare", text(&record_of(&v)), text(&record_of(&v))]);
+    let said = home.refused(&["ledger", "diff", text(&record_of(&v)), text(&record_of(&v))]);
     assert!(said.contains("a record with timings"), "{said}");
 }
 

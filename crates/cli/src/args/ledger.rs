@@ -42,7 +42,8 @@ pub(crate) enum LedgerCommand {
     },
     /// Hold two records side by side: work, arm, figures, and whether their times may be compared
     #[command(
-        after_help = "EXAMPLES\n  tare ledger diff ID_A ID_B --ledger evidence\n  tare ledger diff a.json b.json"
+        after_help = "EXAMPLES\n  tare ledger diff ID_A ID_B --ledger evidence\n  tare ledger diff a.json b.json\n\n\
+        The exit status says whether times may be compared."
     )]
     Diff {
         /// The id or the file of a record

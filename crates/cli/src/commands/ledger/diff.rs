@@ -1,6 +1,6 @@
 //! `tare ledger diff`: two records side by side.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde_json::{Map, Value, json};
 use std::path::Path;
 use tare_evidence::compare::{self, Difference};
@@ -23,7 +23,7 @@ pub(super) fn run(ledger: &Ledger, names: (&str, &str), as_json: bool) -> Result
             "{}",
             json!({ "work": work, "arm": arm, "figures": figures, "comparable": comparable, "why_not": refusal })
         );
-        return Ok(());
+        return refuse(refusal);
     }
     println!("{}  {}\n{}  {}", a.id, a.about.title, b.id, b.about.title);
     for (name, differences) in [("work", &work), ("arm", &arm)] {
@@ -35,11 +35,18 @@ pub(super) fn run(ledger: &Ledger, names: (&str, &str), as_json: bool) -> Result
     for (name, left, right) in &figures {
         println!("  {name:36} {left:>16.1} {right:>16.1}");
     }
-    match refusal {
-        None => println!("their times may be compared"),
-        Some(why) => println!("their times may not be compared: {why}"),
+    if refusal.is_none() {
+        println!("the times of these records may be compared");
     }
-    Ok(())
+    refuse(refusal)
+}
+
+/// Times that may not be compared are an error, so that a script sees it.
+fn refuse(refusal: Option<String>) -> Result<()> {
+    match refusal {
+        None => Ok(()),
+        Some(why) => bail!("the times of these records may not be compared: {why}"),
+    }
 }
 
 fn read(ledger: &Ledger, name: &str) -> Result<Record> {

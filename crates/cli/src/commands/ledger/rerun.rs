@@ -27,6 +27,9 @@ pub(super) fn run(
     let CampaignOutcome::Ruled(before) = &first.body.outcome else {
         bail!("{}: expected a ruled campaign, found one without a verdict: there is nothing to repeat", first.id);
     };
+    if before.rulings.is_empty() {
+        bail!("{}: expected a campaign that ruled on a candidate, found the baseline and its twin alone", first.id);
+    }
     let ready = Ready::new(study(first, args)?, settings)?;
     let how =
         CampaignArgs { output: args.output.clone(), resume: false, close: false, dry_run: false, json: args.json };
