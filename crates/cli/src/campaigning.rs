@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use tare_core::Fault;
 use tare_core::units::human_ns;
+use tare_core::{Fault, Reading};
 use tare_evidence::Ledger;
 use tare_evidence::identity::PrefillLogits;
 use tare_evidence::study::StudyPlan;
@@ -17,7 +17,7 @@ use tare_lab::arm::process::{ArmProcess, GoOn};
 use tare_lab::campaign::journal::{Attempt, Line, Opened, When};
 use tare_lab::campaign::live::{LiveBench, Start, now};
 use tare_lab::campaign::{Campaign, Closed, Ended, Journal, Seating, Step, Writer};
-use tare_lab::{ClockedRequest, Lengths, Study, host};
+use tare_lab::{ClockedRequest, Lengths, Study, host, peers};
 use tare_model::Model;
 use tare_probe::Host;
 
@@ -58,7 +58,7 @@ impl Ready {
             starts.push(Start { spec: arm, binary, model });
         }
         for start in &starts {
-            check(start, &own, &request, &host).with_context(|| format!("arm `{}`", start.spec.label))?;
+            check(start, &own, &request, &host, settings).with_context(|| format!("arm `{}`", start.spec.label))?;
         }
         let seating = Seating::new(&plan);
         Ok(Self { study, seating, plan, starts, request, host })
@@ -80,12 +80,21 @@ fn request(study: &Study, model: &Model) -> Result<ClockedRequest> {
     Ok(request)
 }
 
-/// Whether an arm can be made: a plan and a class of this build are looked at here, another build is greeted.
-fn check(start: &Start, own: &Path, request: &ClockedRequest, host: &Host) -> Result<()> {
+/// Whether an arm can be made: a plan and a class of this build are looked at here, another build is greeted, a peer
+/// must be installed.
+fn check(start: &Start, own: &Path, request: &ClockedRequest, host: &Host, settings: &Settings) -> Result<()> {
+    if let Some(name) = &start.spec.peer {
+        let entry = peers::registry::entry(name)?;
+        if let Reading::Unavailable { why } = peers::install::found(entry, &settings.home) {
+            return Err(Fault::new("peer", format!("{name}, installed"), why)
+                .remedy(format!("run `tare peers install {name}`"))
+                .into());
+        }
+    }
     if start.binary != own {
         let go_on: GoOn = Arc::new(|| true);
         ArmProcess::start(&start.binary, go_on).map_err(|lost| anyhow::anyhow!("{lost}"))?;
-    } else if start.spec.peer.is_none() {
+    } else {
         let model = Model::open(&start.model)?;
         hold::rig(&start.spec, &model, request, host.usable_threads)?;
     }

@@ -11,6 +11,7 @@ pub mod hold;
 pub mod process;
 pub mod protocol;
 pub mod serve;
+mod subject;
 
 pub use hold::Home;
 pub use process::ArmProcess;

@@ -10,6 +10,11 @@ use crate::settings::Settings;
 
 /// Runs the command.
 pub(crate) fn run(settings: &Settings) -> Result<()> {
-    let home = Home { references: settings.references(), build: build_info()?, threads: Host::read().usable_threads };
+    let home = Home {
+        folder: settings.home.clone(),
+        references: settings.references(),
+        build: build_info()?,
+        threads: Host::read().usable_threads,
+    };
     Ok(serve(&home, stdin().lock(), stdout().lock())?)
 }

@@ -3,20 +3,19 @@
 use std::path::PathBuf;
 use tare_core::Fault;
 use tare_cpu::{CpuConfig, detect_isa};
-use tare_engine::Engine;
 use tare_evidence::gate::{GateReport, Judgement};
 use tare_evidence::record::Memory;
 use tare_evidence::samples::RowTokens;
 use tare_model::{Model, PlanSpec, classes};
-use tare_ops::Isa;
+use tare_ops::{Class, Isa};
 
 use crate::LabError;
 use crate::arm::protocol::{Judged, Load};
+use crate::arm::subject::Subject;
 use crate::build_info::BuildInfo;
 use crate::clock::{Baton, Timed, Turns};
-use crate::engine_runner::EngineRunner;
-use crate::facts::{self, ArmFacts};
-use crate::gate::{Gate, Run, judge_starts};
+use crate::facts::ArmFacts;
+use crate::gate::{Gate, Run};
 use crate::reference::ReferenceStore;
 use crate::rig::Rig;
 use crate::study::ArmSpec;
@@ -29,6 +28,8 @@ const MAX_ROWS: usize = 256;
 /// Where an arm process finds what lies outside of it.
 #[derive(Clone, Debug)]
 pub struct Home {
+    /// The user's data folder, where peers are installed.
+    pub folder: PathBuf,
     /// Kept reference scores.
     pub references: PathBuf,
     /// What this process is.
@@ -41,7 +42,7 @@ pub struct Home {
 #[derive(Debug)]
 pub struct Held<'m> {
     rig: Rig<'m>,
-    runner: EngineRunner<Engine>,
+    subject: Subject,
     request: ClockedRequest,
     store: ReferenceStore,
     warmups: Vec<Timed>,
@@ -55,10 +56,8 @@ pub struct Held<'m> {
 /// # Errors
 /// When the plan, the class, the level or the context does not suit the model or the host.
 pub fn rig<'m>(arm: &ArmSpec, model: &'m Model, request: &ClockedRequest, threads: usize) -> Result<Rig<'m>, LabError> {
-    for (field, given) in [("peer", arm.peer.is_some()), ("delay", arm.delay.is_some())] {
-        if given {
-            return Err(Fault::new(field, "nothing: this build cannot run it", "a value").into());
-        }
+    if arm.delay.is_some() {
+        return Err(Fault::new("delay", "nothing: this build plants none", "a delay").into());
     }
     let limit = model.config().max_positions;
     let context = request.total_tokens();
@@ -66,11 +65,13 @@ pub fn rig<'m>(arm: &ArmSpec, model: &'m Model, request: &ClockedRequest, thread
         let expected = format!("at most {limit} tokens, which the model was trained for");
         return Err(Fault::new("work", expected, context.to_string()).into());
     }
+    // A peer's own class is read out of it; the rig is that of its judge.
+    let class = if arm.peer.is_some() { Class::by_name("f32")? } else { classes::choose(model, arm.class.as_deref())? };
     Ok(Rig {
         model,
         cpu: CpuConfig { threads: arm.threads.unwrap_or(threads), isa: levels(arm.isa.as_deref())?, pin: true },
         plan: PlanSpec::find(arm.plan.as_deref().unwrap_or(PlanSpec::DEFAULT))?,
-        class: classes::choose(model, arm.class.as_deref())?,
+        class,
         context,
         max_rows: MAX_ROWS,
     })
@@ -94,11 +95,11 @@ impl<'m> Held<'m> {
     /// When the arm cannot be made.
     pub fn new(load: &Load, model: &'m Model, home: &Home) -> Result<Self, LabError> {
         let rig = rig(&load.arm, model, &load.request, home.threads)?;
-        let engine = rig.engine()?;
-        let facts = ArmFacts::of_engine(&rig, &engine, &load.request, &home.build)?;
+        let mut subject = Subject::new(load.arm.peer.as_deref(), &rig, &load.model, &home.folder)?;
+        let facts = subject.facts(&rig, &load.request, home)?;
         Ok(Self {
             rig,
-            runner: EngineRunner::new(engine),
+            subject,
             request: load.request.clone(),
             store: ReferenceStore::at(home.references.clone(), &home.build.binary_sha256),
             warmups: Vec::new(),
@@ -119,9 +120,9 @@ impl<'m> Held<'m> {
     /// When the engine fails.
     pub fn warm_up(&mut self, tokens: usize) -> Result<(), LabError> {
         let request = ClockedRequest { output_tokens: tokens, ..self.request.clone() };
-        let mut run = Turns::begin(&mut self.runner, &request)?;
-        run.decode(&mut self.runner, tokens - 1, Baton::Kept)?;
-        self.warmups.push(run.end(&mut self.runner)?);
+        let mut run = Turns::begin(self.subject.runner(), &request)?;
+        run.decode(self.subject.runner(), tokens - 1, Baton::Kept)?;
+        self.warmups.push(run.end(self.subject.runner())?);
         Ok(())
     }
 
@@ -133,7 +134,7 @@ impl<'m> Held<'m> {
         if self.live.is_some() || self.done.is_some() {
             return Err(LabError::Request("was run already: an arm process times one request".to_string()));
         }
-        self.live = Some(Turns::begin(&mut self.runner, &self.request)?);
+        self.live = Some(Turns::begin(self.subject.runner(), &self.request)?);
         Ok(())
     }
 
@@ -143,7 +144,7 @@ impl<'m> Held<'m> {
     /// When there is no request under way or the engine fails.
     pub fn decode(&mut self, tokens: usize, baton: Baton) -> Result<(), LabError> {
         let live = self.live.as_mut().ok_or_else(no_request)?;
-        live.decode(&mut self.runner, tokens, baton)
+        live.decode(self.subject.runner(), tokens, baton)
     }
 
     /// Ends the timed request.
@@ -152,7 +153,7 @@ impl<'m> Held<'m> {
     /// As [`Held::decode`].
     pub fn finish(&mut self) -> Result<(), LabError> {
         let live = self.live.take().ok_or_else(no_request)?;
-        self.done = Some(live.end(&mut self.runner)?);
+        self.done = Some(live.end(self.subject.runner())?);
         Ok(())
     }
 
@@ -161,8 +162,7 @@ impl<'m> Held<'m> {
     /// # Errors
     /// When the engine cannot be reached.
     pub fn rest(&mut self) -> Result<(), LabError> {
-        use crate::runner::Runner;
-        self.runner.rest()
+        self.subject.runner().rest()
     }
 
     /// Judges the warm-ups and the timed request; only a passed gate lets its times go.
@@ -172,7 +172,7 @@ impl<'m> Held<'m> {
     pub fn judge(&mut self, full: bool) -> Result<Judged, LabError> {
         let timed = self.done.take().ok_or_else(no_request)?;
         // Before the judges take memory of their own.
-        let memory = facts::memory(self.runner.engine(), std::slice::from_ref(&timed));
+        let memory = self.subject.memory(&timed);
         let report = self.report(&timed, full)?;
         Ok(release(report, timed, memory)?)
     }
@@ -184,12 +184,7 @@ impl<'m> Held<'m> {
         let labels: Vec<String> = (0..self.warmups.len()).map(|n| format!("warm-up {n}")).collect();
         let warmups: Vec<Run<'_>> =
             self.warmups.iter().zip(&labels).map(|(t, label)| Run { label, ids: &t.ids, logits: &t.logits }).collect();
-        let mut report = gate.judge_tokens(&[run])?;
-        judge_starts(&warmups, &run, thresholds.emulation.logit, &mut report);
-        if full {
-            gate.judge_cache(self.runner.engine(), &run, &mut report)?;
-        }
-        Ok(report)
+        self.subject.judge(&gate, run, &warmups, full)
     }
 }
 

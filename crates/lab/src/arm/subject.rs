@@ -1,0 +1,156 @@
+//! What runs the request of an arm: the engine of this build, or a peer behind its shim. The gate asks each what can be
+//! asked of it.
+
+use serde_json::json;
+use std::path::Path;
+use tare_core::Reading;
+use tare_engine::Engine;
+use tare_evidence::canonical;
+use tare_evidence::floor::Demands;
+use tare_evidence::gate::GateReport;
+use tare_evidence::identity::Arm;
+use tare_evidence::record::Memory;
+use tare_formats::Role as Weights;
+
+use crate::LabError;
+use crate::arm::hold::Home;
+use crate::clock::Timed;
+use crate::engine_runner::EngineRunner;
+use crate::facts::{self, ArmFacts};
+use crate::gate::{Gate, Run, judge_starts};
+use crate::peers::PeerRunner;
+use crate::rig::Rig;
+use crate::runner::Runner;
+use crate::work::ClockedRequest;
+
+/// An engine or a peer.
+#[derive(Debug)]
+pub(super) enum Subject {
+    /// The engine of this build.
+    Engine(Box<EngineRunner<Engine>>),
+    /// Another engine.
+    Peer(Box<PeerRunner>),
+}
+
+impl Subject {
+    /// The engine that `rig` makes, or the peer on the same file.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub(super) fn new(peer: Option<&str>, rig: &Rig<'_>, model: &str, home: &Path) -> Result<Self, LabError> {
+        Ok(match peer {
+            None => Self::Engine(Box::new(EngineRunner::new(rig.engine()?))),
+            Some(name) => {
+                let peer = PeerRunner::open(name, home, Path::new(model), rig.cpu.threads, rig.context)?;
+                Self::Peer(Box::new(peer))
+            }
+        })
+    }
+
+    /// What is driven through a request.
+    pub(super) fn runner(&mut self) -> &mut dyn Runner {
+        match self {
+            Self::Engine(e) => &mut **e,
+            Self::Peer(p) => &mut **p,
+        }
+    }
+
+    /// What it says about itself.
+    ///
+    /// # Errors
+    /// When the model cannot be read, or the peer does not declare its class.
+    pub(super) fn facts(&mut self, rig: &Rig<'_>, request: &ClockedRequest, home: &Home) -> Result<ArmFacts, LabError> {
+        match self {
+            Self::Engine(e) => ArmFacts::of_engine(rig, e.engine(), request, &home.build),
+            Self::Peer(p) => of_peer(p, rig, request, home),
+        }
+    }
+
+    /// Where memory went in this process, and in the peer's.
+    pub(super) fn memory(&mut self, timed: &Timed) -> Memory {
+        match self {
+            Self::Engine(e) => facts::memory(e.engine(), std::slice::from_ref(timed)),
+            Self::Peer(p) => {
+                let whole = match p.memory() {
+                    Reading::Available(bytes) => format!("the peer tells its resident memory in one: {bytes} bytes"),
+                    Reading::Unavailable { why } => why,
+                };
+                let none = || Reading::unavailable(whole.as_str());
+                Memory {
+                    allocator_peak_bytes: timed.allocator_peak_bytes.clone(),
+                    anonymous_rss_bytes: none(),
+                    file_rss_bytes: none(),
+                    device_bytes: none(),
+                    kv_bytes: none(),
+                }
+            }
+        }
+    }
+
+    /// Judges the timed request and the warm-ups before it; `full` compares cached keys and values too, where the
+    /// engine shows them.
+    ///
+    /// # Errors
+    /// When a judge cannot be made or fails.
+    pub(super) fn judge(
+        &mut self,
+        gate: &Gate<'_>,
+        run: Run<'_>,
+        warmups: &[Run<'_>],
+        full: bool,
+    ) -> Result<GateReport, LabError> {
+        match self {
+            Self::Engine(e) => {
+                let mut report = gate.judge_tokens(&[run])?;
+                judge_starts(warmups, &run, gate.thresholds.emulation.logit, &mut report);
+                if full {
+                    gate.judge_cache(e.engine(), &run, &mut report)?;
+                }
+                Ok(report)
+            }
+            Self::Peer(p) => {
+                let class = p.class()?;
+                let mut report = gate.judge_emitted(class, &[run])?;
+                judge_starts(warmups, &run, gate.thresholds.accuracy(class)?.logit, &mut report);
+                Ok(report)
+            }
+        }
+    }
+}
+
+/// The facts of a peer: what it declares, and its log lines where tare has a plan.
+fn of_peer(peer: &PeerRunner, rig: &Rig<'_>, request: &ClockedRequest, home: &Home) -> Result<ArmFacts, LabError> {
+    let identity = peer.identity();
+    let plan = json!({ "peer": identity.name, "proof": peer.proof() });
+    let untold = || Reading::unavailable("the peer does not say");
+    let no_floor = || Reading::unavailable("the kernels of a peer are not known: its request has no floor of its own");
+    let arm = Arm {
+        plan: identity.name.clone(),
+        plan_sha256: canonical::digest(&plan),
+        binary_sha256: home.build.binary_sha256.clone(),
+        class: peer.class()?.to_string(),
+        file_format: rig.model.describe()?.format.to_string(),
+        file_sha256: rig.model.values_digest()?,
+        head_format: rig.model.weight(Weights::Head)?.format().to_string(),
+        cache: "the peer's own".to_string(),
+        page_tokens: untold(),
+        threads: Reading::Available(rig.cpu.threads as u32),
+        isa: "the peer's own".to_string(),
+        backend: identity.name.clone(),
+        streamed_bytes_per_token: peer.streamed_bytes(),
+        peer: Some(identity),
+        settings: None,
+        delay: None,
+    };
+    Ok(ArmFacts {
+        work: facts::work(rig, request)?,
+        arm,
+        plan,
+        demands: Demands { prefill: no_floor(), decode: no_floor() },
+        config: json!({ "model": rig.model.describe()?.label(), "context": rig.context }),
+        build: home.build.clone(),
+        threads: rig.cpu.threads,
+        streamed_bytes: peer.streamed_bytes(),
+        notes: peer.doubt().into_iter().collect(),
+    })
+}
