@@ -101,6 +101,10 @@ fn nothing_starts_for_a_study_that_cannot_answer() {
     assert!(said.contains("arm `kv`") && said.contains("no-such-plan"), "{said}");
     let path = study(&home, "c", "under_study = []\ndesign = \"duet\"\nrounds = 2\nround = 1", ALONE);
     assert!(home.refused(&["study", text(&path)]).contains("unknown field `round`"));
+    let peer = format!("{ALONE}[[arms]]\nlabel = \"other\"\npeer = \"llama.cpp\"\nthreads = 2\n");
+    let path = study(&home, "e", "under_study = [\"peer\"]\ndesign = \"balanced\"\nrounds = 2", &peer);
+    let said = home.refused(&["study", text(&path)]);
+    assert!(said.contains("arm `other`") && said.contains("tare peers install llama.cpp"), "{said}");
     assert!(home.refused(&["study", "no-such-study"]).contains("aa-duet"));
     let path = study(&home, "d", "under_study = []\ndesign = \"duet\"\nrounds = 2", ALONE);
     assert!(home.refused(&["study", text(&path), "--resume"]).contains("an unfinished one of `d`, found none"));
@@ -191,6 +195,31 @@ fn a_build_is_not_compared_with_itself() {
     let tare = env!("CARGO_BIN_EXE_tare");
     let said = home.refused(&["compare", tare, tare]);
     assert!(said.contains("both are the same binary"), "{said}");
+}
+
+/// The same program in a file of another digest: a byte after the end of an executable is never read.
+#[test]
+fn two_builds_are_compared_in_a_duet_and_each_record_names_its_binary() {
+    let home = Home::new();
+    let tare = env!("CARGO_BIN_EXE_tare");
+    let other = home.path("tare-other");
+    std::fs::copy(tare, &other).unwrap();
+    let mut bytes = std::fs::OpenOptions::new().append(true).open(&other).unwrap();
+    std::io::Write::write_all(&mut bytes, b"x").unwrap();
+    drop(bytes);
+    let args = ["compare", tare, text(&other), "-m", "synthetic:qwen3-tiny", "-p", "12", "-n", "9", "--rounds", "2"];
+    let v = home.json(&[&args[..], &["--json"]].concat());
+    let body = &v["campaign"]["body"];
+    assert_eq!((&body["study"]["rule"], &body["study"]["design"]), (&"no_regression".into(), &"duet".into()));
+    assert_eq!(body["study"]["arms"][1]["what"]["build"], "tare-other", "a name and no path");
+    let folder = PathBuf::from(v["path"].as_str().unwrap());
+    let binary = |side: &str| -> Value {
+        let id = body["pairs"][1][side]["id"].as_str().unwrap();
+        let record: Value = tare_testkit::json(folder.with_file_name(format!("{id}.json")));
+        record["provenance"]["binary_sha256"].clone()
+    };
+    assert_ne!(binary("baseline"), binary("candidate"));
+    verified(&home);
 }
 
 #[test]
