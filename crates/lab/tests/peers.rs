@@ -147,6 +147,7 @@ fn a_wrong_answer_is_a_miss() {
         ("wrong-logit", "accuracy-logit", "token 2"),
         ("no-such-id", "ids-in-vocabulary", "token 1"),
         ("null-logit", "accuracy-logit", "token 4"),
+        ("promises-nothing", "output-logits", "round 0"),
     ] {
         let report = scene.judged(fault);
         let miss = report.misses.iter().find(|m| m.check == check).unwrap_or_else(|| panic!("{fault}: {report:?}"));

@@ -67,6 +67,9 @@ pub fn found(entry: &Entry, home: &Path) -> Reading<Installed> {
         Recipe::LeftOut { why } => return Reading::unavailable(why),
         _ => {}
     }
+    if let Some(why) = entry.withheld {
+        return Reading::unavailable(why);
+    }
     let folder = folder(entry, home);
     let again = format!("run `tare peers install {}`", entry.name);
     let Ok(bytes) = fs::read(folder.join(MANIFEST)) else {
@@ -102,6 +105,9 @@ pub fn install(
 ) -> Result<Installed, LabError> {
     if let Reading::Available(here) = found(entry, home) {
         return Ok(here);
+    }
+    if let Some(why) = entry.withheld {
+        return Err(Fault::new(entry.name, "a peer that can be used", why).into());
     }
     let start = Instant::now();
     let staging = Staging::make(entry, home)?;

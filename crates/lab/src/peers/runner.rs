@@ -58,8 +58,7 @@ struct Loaded {
     class: Option<Declared>,
     streamed_bytes: Option<u64>,
     /// Whether it gives out the logit of each token; one that is missing then is a wrong one.
-    #[serde(default)]
-    logits: bool,
+    logits: Option<bool>,
     #[serde(default)]
     proof: Vec<String>,
     #[serde(default)]
@@ -191,9 +190,14 @@ impl PeerRunner {
         self.resident.clone()
     }
 
-    /// A logit as it was sent: one that is missing where it was promised is no number, which no limit admits.
+    /// A logit as it was sent: one that is missing where it was promised is no number, which no limit admits. Where
+    /// nothing was promised, the gate sees that a run has fewer logits than ids.
     fn logit(&self, sent: Option<f32>) -> Option<f32> {
-        if self.loaded.logits { Some(sent.unwrap_or(f32::NAN)) } else { None }
+        match self.loaded.logits {
+            Some(true) => Some(sent.unwrap_or(f32::NAN)),
+            Some(false) => None,
+            None => sent,
+        }
     }
 
     fn wrong(&self, op: &str, expected: String, found: String) -> LabError {

@@ -33,7 +33,7 @@ def load(ask):
         version="1",
         streamed_bytes=None,
         vocab=answers["vocab"],
-        logits=fault != "silent",
+        logits=None if fault == "promises-nothing" else fault != "silent",
         proof=["packed kernels: none"],
         settings={"threads": ask["threads"]},
         **{"class": None if fault == "undeclared" else declared},
@@ -58,7 +58,7 @@ def decode(ask):
     count = ask["tokens"] - (fault == "short")
     end = at + count
     given = None if fault == "silent" else logits[at:end]
-    if fault == "null-logit":
+    if fault in ("null-logit", "promises-nothing"):
         given[-1] = None
     say(ok=True, ids=ids[at:end], logits=given, ns=[500] * count)
     at = end

@@ -7,6 +7,7 @@ const SCRIPT: Entry = Entry {
     version: "1",
     about: "",
     recipe: Recipe::Python { requirements: &[] },
+    withheld: None,
     sources: &[("shim.py", "print(1)\n")],
     candidates: &[],
     fast_marks: &[],
@@ -110,4 +111,9 @@ fn a_peer_that_is_left_out_says_why() {
     assert!(why(found(mlx, home.path())).contains("reference BLAS"));
     let error = install(mlx, home.path(), &mut |_, _| true).unwrap_err().to_string();
     assert!(error.contains("reference BLAS"), "{error}");
+    let withheld = Entry { withheld: Some("not seen to pass"), ..SCRIPT };
+    placed(&withheld, home.path());
+    assert!(why(found(&withheld, home.path())).contains("not seen to pass"), "even when it is there");
+    let error = install(&withheld, home.path(), &mut |_, _| true).unwrap_err().to_string();
+    assert!(error.contains("not seen to pass"), "{error}");
 }
