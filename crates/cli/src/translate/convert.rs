@@ -157,7 +157,7 @@ impl Built {
                 self.port = Some(value.to_string());
                 Verdict::Becomes(format!("--url http://HOST:{value}"))
             }
-            To::Always(why) => Verdict::Always(*why),
+            To::Always(why) => Verdict::Always(why),
             To::None(why) => Verdict::NoCounterpart((*why).to_string()),
         }
     }
