@@ -157,3 +157,24 @@ fn what_cannot_be_made_again_says_why() {
     assert!(said.contains("study.arms: paged: expected an arm of a study"), "{said}");
     assert_eq!(home.json(&["ledger", "list", "--json"]).as_array().unwrap().len(), 8, "nothing was run");
 }
+
+/// Two rounds give no interval, so that the answer is known; the study is the one that ran before.
+#[test]
+fn a_campaign_is_run_again_with_its_own_study() {
+    let home = Home::new();
+    let path = home.path("plans.toml");
+    let study = "name = \"plans\"\nquestion = \"q?\"\nhypothesis = \"h\"\nfalsifier = \"f\"\nmisleads = \"m\"\n\
+        metric = \"decode\"\nrole = \"diagnostic\"\nunder_study = [\"plan\"]\ndesign = \"balanced\"\nrounds = 2\n\
+        [work]\nmodel = \"synthetic:qwen3-tiny\"\nprompt_tokens = 12\noutput_tokens = 5\nseed = 4\n\
+        [[arms]]\nlabel = \"paged\"\nthreads = 1\n[[arms]]\nlabel = \"kv\"\nthreads = 1\nplan = \"kv-cache\"\n";
+    fs::write(&path, study).unwrap();
+    let first = home.json(&["study", &path.to_string_lossy(), "--json"]);
+    let campaign = id(&first["campaign"]);
+    let done = home.run(&["ledger", "reproduce", campaign, "--json"]).failure();
+    let answer: Value = serde_json::from_slice(&done.get_output().stdout).unwrap();
+    let why = answer["answer"]["does_not_replicate"]["why"][0].as_str().unwrap();
+    assert!(why.starts_with("kv: no interval") && answer["other_host_class"] == json!(false), "{answer}");
+    let again = home.json(&["ledger", "show", answer["again"].as_str().unwrap(), "--json"]);
+    assert_eq!(again["body"]["study"], first["campaign"]["body"]["study"]);
+    home.run(&["ledger", "verify", &home.path("records").to_string_lossy()]).success();
+}
