@@ -122,6 +122,39 @@ fn a_server_of_other_weights_fails_the_gate_and_loses_its_times() {
 }
 
 #[test]
+fn the_limits_are_those_of_the_class_that_the_server_computes_in() {
+    let home = Home::new();
+    let model = model(&home, "qwen3-tiny");
+    let server = Served::start(&home, &model);
+    let held = ["--gate-model", text(&model), "--threads", "1"];
+    let limit = |more: &[&str]| {
+        let gate = clock(&home, &server.url, &[&held, more].concat())["depths"][0]["gate"].clone();
+        let rank = gate["checks"].as_array().unwrap().iter().find(|c| c["name"] == "accuracy-rank").cloned();
+        (gate["class"].as_str().unwrap().to_string(), rank.unwrap()["limit"].as_f64().unwrap())
+    };
+    let (own, own_limit) = limit(&[]);
+    let (packed, packed_limit) = limit(&["--gate-class", "w4a8"]);
+    assert_ne!(own, "w4a8");
+    assert_eq!(packed, "w4a8");
+    assert!(packed_limit > own_limit, "{packed_limit} {own_limit}");
+    let args = [&["clock", "--url", &server.url][..], &held, &["--gate-class", "fp8"]].concat();
+    let said = home.refused(&args);
+    assert!(said.contains("accuracy.fp8") && said.contains("w4a8"), "{said}");
+}
+
+#[test]
+fn a_proxy_of_the_environment_is_not_asked() {
+    let home = Home::new();
+    let model = model(&home, "qwen3-tiny");
+    let server = Served::start(&home, &model);
+    let mut command = home.command(&["clock", "--url", &server.url, "-p", "8", "-n", "3", "-r", "1", "--json"]);
+    for name in ["ALL_PROXY", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "http_proxy"] {
+        command.env(name, "http://127.0.0.1:1");
+    }
+    assert_cmd::Command::from_std(command).assert().success();
+}
+
+#[test]
 fn without_the_weights_there_is_no_verdict() {
     let home = Home::new();
     let model = model(&home, "qwen3-tiny");
@@ -130,6 +163,14 @@ fn without_the_weights_there_is_no_verdict() {
     let at = &v["depths"][0];
     assert!(at["gate"]["unavailable"].as_str().unwrap().contains("--gate-model"), "{}", at["gate"]);
     assert_eq!(at["one_prompt_for_all_rounds"], false, "no prefix cache can answer");
+    let again = clock(&home, &server.url, &["--vocabulary", "512"]);
+    assert_ne!(
+        again["depths"][0]["prompts_sha256"], at["prompts_sha256"],
+        "the server has seen those of the first run"
+    );
+    let nonce = at["nonce"].as_u64().unwrap().to_string();
+    let same = clock(&home, &server.url, &["--vocabulary", "512", "--nonce", &nonce]);
+    assert_eq!(same["depths"][0]["prompts_sha256"], at["prompts_sha256"]);
     let text = clock(&home, &server.url, &["--endpoint", "completions-text"]);
     let notes = text["depths"][0]["notes"].to_string();
     assert!(notes.contains("its tokens are the server's"), "{notes}");

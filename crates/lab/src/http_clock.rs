@@ -78,30 +78,31 @@ impl HttpClock {
         go_on: &dyn Fn() -> bool,
     ) -> Result<Round, LabError> {
         let candidates = preferred.map_or(Endpoint::ALL.to_vec(), |one| vec![one]);
-        let mut last = None;
+        let mut refused = Vec::new();
         for endpoint in candidates {
             self.endpoint = endpoint;
             self.extras = Extra::ALL.to_vec();
             loop {
                 match self.stream(ask, go_on) {
                     Ok(stream) => return self.round_of(&stream, ask),
-                    Err(Refusal::Status { status: 400 | 422, message, retry_after }) => {
-                        let given_up = self.give_up(&message);
-                        last = Some(Refusal::Status { status: 400, message, retry_after });
-                        if !given_up {
-                            break;
-                        }
-                    }
-                    Err(e @ Refusal::Status { status: 404 | 405 | 501, .. }) => {
-                        last = Some(e);
+                    Err(Refusal::Status { status: 400 | 422, message, .. }) if self.give_up(&message) => {}
+                    Err(Refusal::Status { status: status @ (400 | 404 | 405 | 422 | 501), message, .. }) => {
+                        refused.push((endpoint, status, message));
                         break;
                     }
                     Err(e) => return Err(e.into_error(endpoint.path())),
                 }
             }
         }
-        let nothing = || Fault::new("the server", "an endpoint that takes the request", "none").into();
-        Err(last.map_or_else(nothing, |e| e.into_error(self.endpoint.path())))
+        Err(in_no_way(&refused))
+    }
+
+    /// Makes the request untimed, for what it leaves in the server's caches: an answer without a token is one too.
+    ///
+    /// # Errors
+    /// As [`Self::round`], but for that.
+    pub fn prime(&self, ask: &Ask, go_on: &dyn Fn() -> bool) -> Result<(), LabError> {
+        self.stream(ask, go_on).map(drop).map_err(|e| e.into_error(self.endpoint.path()))
     }
 
     /// Makes the request once on the clock.
@@ -113,12 +114,12 @@ impl HttpClock {
         self.round_of(&stream, ask)
     }
 
-    /// The client's own time, with requests of the size of `ask`.
+    /// The client's own time, with `ask` as this server is asked.
     ///
     /// # Errors
     /// When loopback does not work.
     pub fn overhead(&self, ask: &Ask) -> Result<Overhead, LabError> {
-        overhead::measure(ask)
+        overhead::measure(self.endpoint, &ask.body(&self.model, self.endpoint, &self.extras))
     }
 
     /// How the server is asked.
@@ -162,4 +163,19 @@ impl HttpClock {
         self.extras.remove(named.unwrap_or(0));
         true
     }
+}
+
+/// What each way of asking was answered with. The first that is there at all names the status: a server that has no chat
+/// template refuses chat too, and that is not the reason.
+fn in_no_way(refused: &[(Endpoint, u16, String)]) -> LabError {
+    let said =
+        |(endpoint, status, message): &(Endpoint, u16, String)| format!("{}: {status}: {message}", endpoint.way());
+    let Some((endpoint, status, message)) = refused.iter().find(|r| r.1 == 400 || r.1 == 422).or(refused.first())
+    else {
+        return Fault::new("the server", "a way to ask it", "none").into();
+    };
+    let others = refused.iter().filter(|r| r.0 != *endpoint).map(said);
+    let others: String = others.map(|other| format!("; {other}")).collect();
+    let message = format!("{message} ({}{others})", endpoint.way());
+    Refusal::Status { status: *status, retry_after: None, message }.into_error(endpoint.path())
 }

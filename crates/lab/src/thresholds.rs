@@ -66,7 +66,9 @@ impl Thresholds {
     /// When the file has none for it: a class without limits cannot be gated.
     pub fn accuracy(&self, class: &str) -> Result<Accuracy, Fault> {
         self.accuracy.get(class).copied().ok_or_else(|| {
-            Fault::new(format!("gates.toml: accuracy.{class}"), "limits", "none")
+            let names: Vec<&str> = self.accuracy.keys().map(String::as_str).collect();
+            let expected = format!("limits; there are those of {}", names.join(", "));
+            Fault::new(format!("gates.toml: accuracy.{class}"), expected, "none")
                 .remedy("calibrate the class and add it")
         })
     }

@@ -246,3 +246,50 @@ fn an_interrupted_answer_is_no_round() {
     let clock = settled(&server);
     assert!(clock.round(&ask(), &|| false).unwrap_err().to_string().contains("interrupted"));
 }
+
+#[test]
+fn a_refusal_of_the_request_itself_is_told_and_not_that_of_the_last_way_to_ask() {
+    let too_long = "this model's maximum context length is 8 tokens";
+    let refusal = |status: &str, message: &str| vec![plain(status, "", &json!({ "error": { "message": message } }))];
+    let said = complaint(
+        move |seen| match seen.path.as_str() {
+            "/v1/completions" => refusal("400 Bad Request", too_long),
+            _ => refusal("404 Not Found", "no chat template"),
+        },
+        SILENCE,
+    );
+    assert!(said.contains("400") && said.contains(too_long) && said.contains("no chat template"), "{said}");
+    assert!(said.find(too_long) < said.find("no chat template"), "{said}");
+    let said = complaint(
+        move |seen| match seen.path.as_str() {
+            "/v1/completions" => refusal("404 Not Found", "no such path"),
+            _ => refusal("400 Bad Request", too_long),
+        },
+        SILENCE,
+    );
+    assert!(said.contains(too_long) && !said.contains("check the address"), "{said}");
+    let said = complaint(move |_| refusal("404 Not Found", "no such path"), SILENCE);
+    assert!(said.contains("check the address"), "{said}");
+}
+
+#[test]
+fn an_untimed_request_may_bring_no_token() {
+    let server = StandIn::start(|seen| match seen.body["max_tokens"].as_u64() {
+        Some(1) => vec![head(), text(""), usage(3, 1), done()],
+        _ => vec![head(), text("a"), usage(3, 1), done()],
+    });
+    let clock = settled(&server);
+    let prefix = Ask { output_tokens: 1, ..ask() };
+    clock.prime(&prefix, &|| true).unwrap();
+    assert!(clock.round(&prefix, &|| true).is_err(), "a timed one may not");
+    clock.round(&ask(), &|| true).unwrap();
+    assert!(clock.prime(&prefix, &|| false).unwrap_err().to_string().contains("interrupted"));
+}
+
+#[test]
+fn an_empty_event_keeps_the_connection_and_is_nothing_else() {
+    let server =
+        StandIn::start(|_| vec![head(), chunk("data:\n\n"), text("a"), chunk("data: \n\n"), usage(3, 1), done()]);
+    let round = settled(&server).round(&ask(), &|| true).unwrap();
+    assert_eq!((round.chunks, round.tokens), (1, Reading::Available(1)));
+}

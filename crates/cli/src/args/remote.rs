@@ -19,6 +19,14 @@ pub(crate) struct RemoteArgs {
     /// The same weights here: the F32 reference judges the ids that the server sends
     #[arg(long, value_name = "MODEL", requires = "url")]
     pub(crate) gate_model: Option<String>,
+    /// Arithmetic class of the server, whose limits judge it: any of gates.toml; 8-bit activations are w4a8 or w8a8
+    /// [default: the class that tare runs these weights in]
+    #[arg(long, value_name = "CLASS", requires = "gate_model")]
+    pub(crate) gate_class: Option<String>,
+    /// A number that is mixed into the seed where nothing judges, so that no prefix cache has seen the prompts
+    /// [default: the time]
+    #[arg(long, value_name = "N", requires = "url", conflicts_with = "gate_model")]
+    pub(crate) nonce: Option<u64>,
     /// Prompt ids are drawn below this [default: the vocabulary of --gate-model, else 20000]
     #[arg(long, value_name = "N", requires = "url", conflicts_with = "gate_model")]
     pub(crate) vocabulary: Option<usize>,

@@ -125,6 +125,8 @@ impl Client {
             .timeout_recv_response(Some(address.silence))
             .timeout_per_read(Some(address.silence))
             .http_status_as_error(false)
+            // Else one that the environment names would be in every time, and nothing would say so.
+            .proxy(None)
             .max_redirects(0)
             .user_agent(concat!("tare/", env!("CARGO_PKG_VERSION")))
             .build();

@@ -27,15 +27,15 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// The figures of `rounds` that began with `depth` tokens in the server's cache; none without a round.
-    pub fn of(rounds: &[Round], depth: usize) -> Option<Self> {
+    /// The figures of `rounds`; none without a round.
+    pub fn of(rounds: &[Round]) -> Option<Self> {
         let ns = |of: fn(&Round) -> u64| spread(&rounds.iter().map(|r| of(r) as f64).collect::<Vec<_>>());
         let rate = |end: usize| all(rounds.iter().map(|r| r.decode_rate_tokens_per_s().map(|ends| ends[end])));
         let inter_token = all(rounds.iter().map(|r| r.inter_token_ns.clone()));
         Some(Self {
             ttft_ns: ns(|r| r.ttft_ns)?,
             end_to_end_ns: ns(|r| r.end_to_end_ns)?,
-            prompt_rate_tokens_per_s: spread_of(all(rounds.iter().map(|r| prompt_rate(r, depth)))),
+            prompt_rate_tokens_per_s: spread_of(all(rounds.iter().map(prompt_rate))),
             decode_rate_at_least_tokens_per_s: spread_of(rate(0)),
             decode_rate_at_most_tokens_per_s: spread_of(rate(1)),
             between_chunks_ns: percentiles(rounds.iter().map(|r| &r.between_chunks_ns)),
@@ -47,14 +47,14 @@ impl Figures {
     }
 }
 
-/// A server that does not say what it found in its cache found nothing of a prompt that it sees for the first time.
-fn prompt_rate(round: &Round, depth: usize) -> Reading<f64> {
-    let cached = match (&round.cached_tokens, depth) {
-        (Reading::Available(n), _) => *n,
-        (_, 0) => 0,
-        (Reading::Unavailable { why }, _) => return Reading::unavailable(why),
-    };
-    round.prompt_tokens.clone().map(|n| n.saturating_sub(cached) as f64 * 1e9 / round.ttft_ns as f64)
+/// Unknown where the server does not say what it found in its cache: a client cannot know what others asked before.
+fn prompt_rate(round: &Round) -> Reading<f64> {
+    match &round.cached_tokens {
+        Reading::Available(cached) => {
+            round.prompt_tokens.clone().map(|n| n.saturating_sub(*cached) as f64 * 1e9 / round.ttft_ns as f64)
+        }
+        Reading::Unavailable { why } => Reading::unavailable(format!("cached tokens are unknown: {why}")),
+    }
 }
 
 /// All values, or why the first missing one is missing.
@@ -121,22 +121,25 @@ mod tests {
 
     #[test]
     fn cached_tokens_were_not_prefilled() {
-        let rate = |cached, depth| {
-            let f = Figures::of(&[round(1000, cached)], depth).unwrap();
-            f.prompt_rate_tokens_per_s.map(|s| s.median)
+        let rate = |cached: &[Reading<u64>]| {
+            let rounds: Vec<Round> = cached.iter().map(|c| round(1000, c.clone())).collect();
+            Figures::of(&rounds).unwrap().prompt_rate_tokens_per_s.map(|s| s.median)
         };
-        assert_eq!(rate(Reading::Available(60), 0), Reading::Available(40.0 * 1e6));
-        assert_eq!(rate(Reading::unavailable("silent"), 0), Reading::Available(100.0 * 1e6));
-        assert_eq!(rate(Reading::unavailable("silent"), 64), Reading::unavailable("silent"));
+        let (told, silent) = (Reading::Available(60), Reading::unavailable("silent"));
+        assert_eq!(rate(std::slice::from_ref(&told)), Reading::Available(40.0 * 1e6));
+        for unknown in [vec![silent.clone()], vec![told, silent]] {
+            let rate = rate(&unknown);
+            assert!(matches!(&rate, Reading::Unavailable { why } if why.contains("silent")), "{rate:?}");
+        }
     }
 
     #[test]
     fn one_unknown_round_leaves_a_figure_unknown() {
         let unknown = Round { inter_token_ns: Reading::unavailable("two in one"), ..round(9, Reading::Available(0)) };
-        let f = Figures::of(&[round(5, Reading::Available(0)), unknown], 0).unwrap();
+        let f = Figures::of(&[round(5, Reading::Available(0)), unknown]).unwrap();
         assert_eq!(f.inter_token_ns, Reading::unavailable("two in one"));
         assert_eq!(f.between_chunks_ns.available().unwrap().max, 20.0);
         assert_eq!((f.ttft_ns.min, f.ttft_ns.max), (5.0, 9.0));
-        assert!(Figures::of(&[], 0).is_none());
+        assert!(Figures::of(&[]).is_none());
     }
 }

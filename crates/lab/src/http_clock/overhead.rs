@@ -1,15 +1,16 @@
 //! What the client itself costs: the same client against an echo in this process, which takes no time to think.
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 use tare_core::Fault;
 use tare_evidence::stats;
 
 use super::client::{Address, Client};
-use super::wire::{Ask, Endpoint, Extra};
+use super::wire::Endpoint;
 use crate::LabError;
 
 /// Answers that count; the first, on a new connection, does not.
@@ -33,21 +34,12 @@ pub struct Overhead {
     pub chunk_p99_ns: f64,
 }
 
-/// Measures the client with a request of the size of `ask`.
+/// Measures the client with requests of this `body` to the path of `endpoint`.
 ///
 /// # Errors
 /// When loopback does not work.
-pub(crate) fn measure(ask: &Ask) -> Result<Overhead, LabError> {
-    let failed = |e: std::io::Error| Fault::new("the client's own time", "a connection over loopback", e.to_string());
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(failed)?;
-    let url = format!("http://{}", listener.local_addr().map_err(failed)?);
-    let (written, stamps) = channel();
-    let echo = std::thread::spawn(move || listener.accept().and_then(|(stream, _)| echo(stream, &written)));
-    let seen = drive(&url, ask, &stamps);
-    if matches!(echo.join(), Ok(Err(_)) | Err(_)) && seen.is_ok() {
-        return Err(Fault::new("the client's own time", "an echo that ends in good order", "an error").into());
-    }
-    let (first, delays) = seen?;
+pub(crate) fn measure(endpoint: Endpoint, body: &Value) -> Result<Overhead, LabError> {
+    let (first, delays) = with_echo(|address, stamps| drive(address, endpoint, body, stamps))?;
     let none = || Fault::new("the client's own time", "samples", "none");
     Ok(Overhead {
         how: format!(
@@ -59,14 +51,37 @@ pub(crate) fn measure(ask: &Ask) -> Result<Overhead, LabError> {
     })
 }
 
+/// Runs `ask` while an echo serves one connection at the address that it is given. The echo is gone when this returns.
+fn with_echo<T>(ask: impl FnOnce(SocketAddr, &Receiver<Vec<Instant>>) -> Result<T, LabError>) -> Result<T, LabError> {
+    let failed = |e: std::io::Error| Fault::new("the client's own time", "a connection over loopback", e.to_string());
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    let (written, stamps) = channel();
+    let echo = std::thread::spawn(move || listener.accept().and_then(|(stream, _)| echo(stream, &written)));
+    let seen = ask(address, &stamps);
+    if seen.is_err() {
+        // A client that failed before it connected has left the echo waiting for it.
+        drop(TcpStream::connect(address));
+    }
+    let ended = echo.join();
+    let seen = seen?;
+    match ended {
+        Ok(Ok(())) => Ok(seen),
+        _ => Err(Fault::new("the client's own time", "an echo that ends in good order", "an error").into()),
+    }
+}
+
 /// Times to the first token, and delays of all chunks.
-fn drive(url: &str, ask: &Ask, stamps: &Receiver<Vec<Instant>>) -> Result<(Vec<f64>, Vec<f64>), LabError> {
-    let client = Client::new(&Address { url: url.to_string(), key: None, silence: SILENCE })?;
-    let body = ask.body("echo", Endpoint::Completions, &Extra::ALL);
+fn drive(
+    address: SocketAddr,
+    endpoint: Endpoint,
+    body: &Value,
+    stamps: &Receiver<Vec<Instant>>,
+) -> Result<(Vec<f64>, Vec<f64>), LabError> {
+    let client = Client::new(&Address { url: format!("http://{address}"), key: None, silence: SILENCE })?;
     let (mut first, mut delays) = (Vec::new(), Vec::new());
     for n in 0..=ANSWERS {
-        let path = Endpoint::Completions.path();
-        let stream = client.stream(path, &body, &|| true).map_err(|r| r.into_error("the echo"))?;
+        let stream = client.stream(endpoint.path(), body, &|| true).map_err(|r| r.into_error("the echo"))?;
         let written = stamps
             .recv_timeout(SILENCE)
             .map_err(|e| Fault::new("the client's own time", "times of the echo", e.to_string()))?;
@@ -126,11 +141,27 @@ fn http_chunk(data: &str) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn the_client_has_a_cost_of_its_own() {
-        let o = measure(&Ask { ids: vec![1; 64], output_tokens: CHUNKS }).unwrap();
-        assert!(o.ttft_ns > 0.0 && o.chunk_p50_ns > 0.0, "{o:?}");
-        assert!(o.chunk_p99_ns >= o.chunk_p50_ns, "{o:?}");
+        for endpoint in Endpoint::ALL {
+            let o = measure(endpoint, &json!({ "prompt": vec![1; 64] })).unwrap();
+            assert!(o.ttft_ns > 0.0 && o.chunk_p50_ns > 0.0, "{o:?}");
+            assert!(o.chunk_p99_ns >= o.chunk_p50_ns, "{o:?}");
+        }
+    }
+
+    #[test]
+    fn a_client_that_fails_ends_the_measurement() {
+        let failed = |at: &str| LabError::from(Fault::new(at, "an answer", "none"));
+        let before = with_echo::<()>(|_, _| Err(failed("before it connects")));
+        assert!(before.unwrap_err().to_string().contains("before it connects"));
+        let after = with_echo::<()>(|address, _| {
+            let mut half = TcpStream::connect(address).unwrap();
+            half.write_all(b"POST / HTTP/1.1\r\ncontent-length: 9\r\n\r\n").unwrap();
+            Err(failed("after it connected"))
+        });
+        assert!(after.unwrap_err().to_string().contains("after it connected"));
     }
 }

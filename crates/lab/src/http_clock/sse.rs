@@ -1,6 +1,7 @@
 //! Server-sent events out of bytes that arrive in any portions.
 
-/// Reads a stream of events. An event is the `data:` lines before an empty line; everything else is left out.
+/// Reads a stream of events. An event is the `data:` lines before an empty line; everything else is left out, and so is
+/// an event whose data is empty, which some gateways send to keep a connection alive.
 #[derive(Debug, Default)]
 pub(crate) struct EventReader {
     line: Vec<u8>,
@@ -33,7 +34,7 @@ impl EventReader {
         let line = String::from_utf8_lossy(&self.line).into_owned();
         self.line.clear();
         if line.is_empty() {
-            return self.data.take();
+            return self.data.take().filter(|data| !data.is_empty());
         }
         let (field, value) = line.split_once(':').unwrap_or((&line, ""));
         if field == "data" {
@@ -64,6 +65,16 @@ mod tests {
             let mut reader = EventReader::default();
             let events: Vec<String> = STREAM.as_bytes().chunks(portion).flat_map(|p| reader.feed(p)).collect();
             assert_eq!(events, expected, "portions of {portion}");
+            assert!(!reader.is_torn());
+        }
+    }
+
+    #[test]
+    fn an_event_without_data_is_no_event() {
+        for empty in ["data:\n\n", "data: \n\n", "data\n\n", "\n\n", "event: ping\n\n", ":\n\n"] {
+            let mut reader = EventReader::default();
+            let events = reader.feed(format!("data: a\n\n{empty}data: b\n\n").as_bytes());
+            assert_eq!(events, ["a", "b"], "{empty:?}");
             assert!(!reader.is_torn());
         }
     }

@@ -34,6 +34,15 @@ impl Endpoint {
         }
     }
 
+    /// How the prompt goes out, for a person.
+    pub(crate) fn way(self) -> &'static str {
+        match self {
+            Self::Completions => "ids to /v1/completions",
+            Self::CompletionsText => "text to /v1/completions",
+            Self::Chat => "text to /v1/chat/completions",
+        }
+    }
+
     /// Whether the prompt goes out as token ids.
     pub fn sends_ids(self) -> bool {
         self == Self::Completions
