@@ -11,12 +11,14 @@ use tare_core::units::human_ns;
 use tare_core::{Fault, Reading};
 use tare_evidence::Ledger;
 use tare_evidence::identity::PrefillLogits;
+use tare_evidence::record::Role;
 use tare_evidence::study::StudyPlan;
 use tare_lab::arm::hold;
 use tare_lab::arm::process::{ArmProcess, GoOn};
 use tare_lab::campaign::journal::{Attempt, Line, Opened, When};
 use tare_lab::campaign::live::{LiveBench, Start, now};
 use tare_lab::campaign::{Campaign, Closed, Ended, Journal, Seating, Step, Writer};
+use tare_lab::peers::tune::Frozen;
 use tare_lab::{ClockedRequest, Lengths, Study, host, peers};
 use tare_model::Model;
 use tare_probe::Host;
@@ -58,7 +60,8 @@ impl Ready {
             starts.push(Start { spec: arm, binary, model });
         }
         for start in &starts {
-            check(start, &own, &request, &host, settings).with_context(|| format!("arm `{}`", start.spec.label))?;
+            check(start, study.role, &own, &request, &host, settings)
+                .with_context(|| format!("arm `{}`", start.spec.label))?;
         }
         let seating = Seating::new(&plan);
         Ok(Self { study, seating, plan, starts, request, host })
@@ -81,14 +84,25 @@ fn request(study: &Study, model: &Model) -> Result<ClockedRequest> {
 }
 
 /// Whether an arm can be made: a plan and a class of this build are looked at here, another build is greeted, a peer
-/// must be installed.
-fn check(start: &Start, own: &Path, request: &ClockedRequest, host: &Host, settings: &Settings) -> Result<()> {
+/// must be installed, and tuned where the study is held out.
+fn check(
+    start: &Start,
+    role: Role,
+    own: &Path,
+    request: &ClockedRequest,
+    host: &Host,
+    settings: &Settings,
+) -> Result<()> {
     if let Some(name) = &start.spec.peer {
         let entry = peers::registry::entry(name)?;
         if let Reading::Unavailable { why } = peers::install::found(entry, &settings.home) {
             return Err(Fault::new("peer", format!("{name}, installed"), why)
                 .remedy(format!("run `tare peers install {name}`"))
                 .into());
+        }
+        if role == Role::HeldOut {
+            let threads = start.spec.threads.unwrap_or(host.usable_threads);
+            Frozen::required(entry, &settings.home, Path::new(&start.model), threads)?;
         }
     }
     if start.binary != own {

@@ -131,6 +131,7 @@ impl UnderStudy {
                 "isa",
                 "backend",
                 "streamed_bytes_per_token",
+                "threads",
                 "settings",
             ],
             Self::Isa => &["isa", "plan_sha256", "settings"],

@@ -134,7 +134,7 @@ fn of_peer(peer: &PeerRunner, rig: &Rig<'_>, request: &ClockedRequest, home: &Ho
         head_format: rig.model.weight(Weights::Head)?.format().to_string(),
         cache: "the peer's own".to_string(),
         page_tokens: untold(),
-        threads: Reading::Available(rig.cpu.threads as u32),
+        threads: Reading::Available(peer.threads() as u32),
         isa: "the peer's own".to_string(),
         backend: identity.name.clone(),
         streamed_bytes_per_token: peer.streamed_bytes(),
@@ -149,8 +149,62 @@ fn of_peer(peer: &PeerRunner, rig: &Rig<'_>, request: &ClockedRequest, home: &Ho
         demands: Demands { prefill: no_floor(), decode: no_floor() },
         config: json!({ "model": rig.model.describe()?.label(), "context": rig.context }),
         build: home.build.clone(),
+        // The ceilings of a round are those of what every arm might use.
         threads: rig.cpu.threads,
         streamed_bytes: peer.streamed_bytes(),
-        notes: peer.doubt().into_iter().collect(),
+        notes: peer.reservations(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::build_info::BuildInfo;
+    use crate::peers::runner::{Limits, Load};
+    use crate::work::Lengths;
+    use std::process::Command;
+    use tare_cpu::{CpuConfig, detect_isa};
+    use tare_evidence::provenance::{Software, Source};
+    use tare_model::{Model, PlanSpec};
+    use tare_ops::Class;
+
+    fn home(folder: &Path) -> Home {
+        let software = Software {
+            tare: "0".into(),
+            rustc: Reading::unavailable("a test"),
+            target: "here".into(),
+            profile: "test".into(),
+        };
+        let unknown = || Reading::unavailable("a test");
+        let source = Source { tree_sha256: unknown(), commit: unknown(), dirty: Reading::unavailable("a test") };
+        let build = BuildInfo { software, source, binary_sha256: "0".into() };
+        Home { folder: folder.into(), references: folder.into(), build, threads: 4 }
+    }
+
+    #[test]
+    fn a_peer_says_the_threads_that_it_ran_on_and_what_it_ran_without() {
+        let folder = tempfile::tempdir().unwrap();
+        let answers = folder.path().join("answers.json");
+        std::fs::write(&answers, r#"{"ids":[1],"logits":[1.0],"vocab":512}"#).unwrap();
+        let shim = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/peers/shim.py");
+        let mut command = Command::new("python3");
+        command.arg(shim).arg(&answers).arg("none");
+        let load = Load { model: "model".into(), threads: 2, context: 32, settings: serde_json::Map::new() };
+        let peer = PeerRunner::start("list", command, &load, Limits::default()).unwrap();
+
+        let model = Model::open("synthetic:qwen3-tiny?format=f32").unwrap();
+        let lengths = Lengths { depth: 0, prompt_tokens: 3, output_tokens: 2 };
+        let request = ClockedRequest::drawn(lengths, model.config().vocab, 1).unwrap();
+        let rig = Rig {
+            model: &model,
+            cpu: CpuConfig { threads: 4, isa: detect_isa(), pin: false },
+            plan: PlanSpec::find("paged").unwrap(),
+            class: Class::by_name("f32").unwrap(),
+            context: request.total_tokens(),
+            max_rows: 16,
+        };
+        let facts = of_peer(&peer, &rig, &request, &home(folder.path())).unwrap();
+        assert_eq!(facts.arm.threads, Reading::Available(2), "tuning chose half of the 4 that it was offered");
+        assert!(facts.notes.iter().any(|n| n.contains("not tuned here")), "{:?}", facts.notes);
+    }
 }

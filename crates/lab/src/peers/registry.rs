@@ -20,6 +20,8 @@ pub struct Entry {
     /// Settings that `tune` tries, each a JSON object; the first are the engine's own defaults. Every engine has the
     /// same number of seconds for all of them together.
     pub candidates: &'static [&'static str],
+    /// What its shim does not offer it although the engine, or tare beside it, can have it.
+    pub without: &'static [&'static str],
     /// Words of its log, any of which proves that its packed kernels run; empty when its log names no kernels.
     pub fast_marks: &'static [&'static str],
 }
@@ -57,6 +59,9 @@ pub enum Recipe {
 /// The protocol of the Python shims.
 const PROTOCOL_PY: (&str, &str) = ("protocol.py", include_str!("../../../../peers/protocol.py"));
 
+/// No shim pins.
+const UNPINNED: &str = "threads pinned to processors (tare pins its own)";
+
 /// All of them.
 pub const ENTRIES: &[Entry] = &[
     Entry {
@@ -82,6 +87,11 @@ pub const ENTRIES: &[Entry] = &[
             r#"{"poll":100}"#,
             r#"{"threads":"half"}"#,
         ],
+        without: &[
+            "OpenMP (its own thread pool runs, which can rest)",
+            UNPINNED,
+            "weights read into memory (what it does not repack stays in the mapped file)",
+        ],
         fast_marks: &["REPACK model buffer", "AMX model buffer"],
     },
     Entry {
@@ -92,6 +102,7 @@ pub const ENTRIES: &[Entry] = &[
         withheld: Some("its shim has not been seen to pass the gate yet"),
         sources: &[PROTOCOL_PY, ("shim.py", include_str!("../../../../peers/transformers/shim.py"))],
         candidates: &["{}", r#"{"attention":"eager"}"#, r#"{"inductor":true}"#, r#"{"threads":"half"}"#],
+        without: &[UNPINNED],
         fast_marks: &[],
     },
     Entry {
@@ -105,6 +116,7 @@ pub const ENTRIES: &[Entry] = &[
             ("src/main.rs", include_str!("../../../../peers/candle/main.rs")),
         ],
         candidates: &["{}", r#"{"threads":"half"}"#],
+        without: &[UNPINNED],
         fast_marks: &[],
     },
     Entry {
@@ -115,6 +127,7 @@ pub const ENTRIES: &[Entry] = &[
         withheld: None,
         sources: &[],
         candidates: &[],
+        without: &[],
         fast_marks: &[],
     },
     Entry {
@@ -127,6 +140,7 @@ pub const ENTRIES: &[Entry] = &[
         withheld: None,
         sources: &[],
         candidates: &[],
+        without: &[],
         fast_marks: &[],
     },
     Entry {
@@ -137,6 +151,7 @@ pub const ENTRIES: &[Entry] = &[
         withheld: None,
         sources: &[],
         candidates: &[],
+        without: &[],
         fast_marks: &[],
     },
     Entry {
@@ -150,6 +165,7 @@ pub const ENTRIES: &[Entry] = &[
         withheld: None,
         sources: &[],
         candidates: &[],
+        without: &[],
         fast_marks: &[],
     },
 ];
@@ -176,6 +192,7 @@ mod tests {
             let shimmed = !matches!(e.recipe, Recipe::Server | Recipe::LeftOut { .. });
             assert_eq!(shimmed, !e.sources.is_empty(), "{}", e.name);
             assert_eq!(shimmed, e.candidates.first() == Some(&"{}"), "{}: defaults are tried first", e.name);
+            assert_eq!(shimmed, e.without.contains(&UNPINNED), "{}", e.name);
             for c in e.candidates {
                 assert!(serde_json::from_str::<serde_json::Map<_, _>>(c).is_ok(), "{}: {c}", e.name);
             }

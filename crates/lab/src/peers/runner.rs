@@ -73,6 +73,7 @@ pub struct PeerRunner {
     loaded: Loaded,
     class: Result<String, Fault>,
     settings: Value,
+    threads: usize,
     fast_marks: &'static [&'static str],
     resident: Reading<u64>,
 }
@@ -113,6 +114,7 @@ impl PeerRunner {
         let mut runner = Self::start(entry.name, here.command(), load, Limits::default())?;
         runner.settings["shim_sha256"] = here.shim_sha256.into();
         runner.settings["package"] = entry.version.into();
+        runner.settings["without"] = json!(entry.without);
         runner.fast_marks = entry.fast_marks;
         Ok(runner)
     }
@@ -142,7 +144,7 @@ impl PeerRunner {
             "class": loaded.class,
         });
         let resident = Reading::unavailable("no request has ended");
-        Ok(Self { shim, limits, loaded, class, settings, fast_marks: &[], resident })
+        Ok(Self { shim, limits, loaded, class, settings, threads: load.threads, fast_marks: &[], resident })
     }
 
     /// The class under which `gates.toml` has its limits.
@@ -163,6 +165,11 @@ impl PeerRunner {
         Peer { name: self.loaded.name.clone(), version: self.loaded.version.clone(), settings: self.settings.clone() }
     }
 
+    /// Threads that compute: tuning may have chosen fewer than it was offered.
+    pub fn threads(&self) -> usize {
+        self.threads
+    }
+
     /// Lines of its own log that say which kernels and buffers it chose.
     pub fn proof(&self) -> &[String] {
         &self.loaded.proof
@@ -177,6 +184,22 @@ impl PeerRunner {
         let marks = self.fast_marks;
         (!marks.is_empty() && !marks.iter().any(proven))
             .then(|| format!("the log of {} names none of: {}", self.loaded.name, marks.join(", ")))
+    }
+
+    /// What a reader must be told of how it was set up: nobody tuned it here, or it runs without something.
+    pub fn reservations(&self) -> Vec<String> {
+        let name = &self.loaded.name;
+        let mut all = Vec::new();
+        if self.settings["tuned"].is_null() {
+            all.push(format!("{name} was not tuned here: it ran with its own defaults"));
+        }
+        let without: Vec<&str> =
+            self.settings["without"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        if !without.is_empty() {
+            all.push(format!("{name} ran without {}", without.join(", ")));
+        }
+        all.extend(self.doubt());
+        all
     }
 
     /// Bytes of the matrices that it reads for one decoded token.

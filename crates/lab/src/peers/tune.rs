@@ -147,6 +147,21 @@ impl Frozen {
         Ok(Some(read))
     }
 
+    /// The settings frozen for what a held-out study measures: there, defaults are no denominator.
+    ///
+    /// # Errors
+    /// When there are none, or as [`Self::read`].
+    pub fn required(entry: &Entry, home: &Path, model: &Path, threads: usize) -> Result<Self, LabError> {
+        let place = Place::of(entry, home, model, threads)?;
+        Self::read(&place)?.ok_or_else(|| {
+            let expected = format!("settings tuned for this host, this file and {threads} threads");
+            let tune = format!("tare peers tune {} -m {} --threads {threads}", entry.name, model.display());
+            Fault::new(format!("peer {}", entry.name), expected, "none")
+                .remedy(format!("run `{tune}`, or give the study another role than held_out"))
+                .into()
+        })
+    }
+
     fn digest(&self) -> Result<String, Fault> {
         let mut value = canonical::value_of(self)?;
         if let Value::Object(map) = &mut value {
@@ -308,7 +323,13 @@ mod tests {
         assert_eq!((frozen.threads, frozen.settings["flash"].as_str()), (4, Some("off")), "medians are 9, 5 and 5");
         assert_eq!(frozen.tried[2].threads, 2);
         assert_eq!(Frozen::read(&place).unwrap(), None, "nothing is kept before it is written");
+        let required =
+            |threads| Frozen::required(super::super::entry("llama.cpp").unwrap(), home.path(), &model, threads);
+        let said = required(4).unwrap_err().to_string();
+        assert!(said.contains("tare peers tune llama.cpp -m") && said.contains("--threads 4"), "{said}");
         frozen.write(&place).unwrap();
+        assert_eq!(required(4).unwrap(), frozen);
+        assert!(required(3).is_err(), "tuned for another number of threads");
         assert_eq!(Frozen::read(&place).unwrap(), Some(frozen));
 
         let text = fs::read_to_string(place.path()).unwrap();

@@ -5,6 +5,7 @@ use tare_core::Fault;
 use tare_evidence::study::{A_A, Design, Metric, UnderStudy};
 
 use super::{ArmSpec, Study};
+use crate::peers::tune;
 
 /// The fields of an arm: what declares each, its name, its value.
 type Field = (UnderStudy, &'static str, fn(&ArmSpec) -> Value);
@@ -26,6 +27,7 @@ impl Study {
     pub(super) fn check(&self) -> Result<(), Fault> {
         self.check_texts()?;
         self.check_numbers()?;
+        self.check_seed()?;
         self.check_rounds()?;
         self.check_arms()
     }
@@ -97,6 +99,14 @@ impl Study {
         if self.design == Design::Abba && self.rounds.is_some_and(|n| !n.is_multiple_of(2)) {
             let found = self.rounds.unwrap_or_default().to_string();
             return Err(Fault::new("rounds", "an even number: two rounds of `abba` are one sample", found));
+        }
+        Ok(())
+    }
+
+    fn check_seed(&self) -> Result<(), Fault> {
+        if self.work.seed == tune::SEED && self.arms.iter().any(|a| a.peer.is_some()) {
+            let expected = format!("another than {}, which peers are tuned on", tune::SEED);
+            return Err(Fault::new("work.seed", expected, self.work.seed.to_string()));
         }
         Ok(())
     }
@@ -220,6 +230,17 @@ mod tests {
             "design = \"duet\"\n        metric = \"end_to_end\"",
         );
         assert!(whole.contains("take `balanced`"), "{whole}");
+    }
+
+    #[test]
+    fn the_request_that_peers_are_tuned_on_is_not_measured() {
+        let seeded =
+            |text: &str| text.replace("output_tokens = 5", &format!("output_tokens = 5\nseed = {}", tune::SEED));
+        let peer =
+            BASE.replace("plan = \"kv-cache\"", "peer = \"llama.cpp\"").replace("[\"plan\"]", "[\"plan\", \"peer\"]");
+        let said = Study::parse(&seeded(&peer)).unwrap_err().to_string();
+        assert!(said.contains("work.seed: expected another than 7919"), "{said}");
+        assert!(Study::parse(&peer).is_ok() && Study::parse(&seeded(BASE)).is_ok(), "tare alone is not tuned");
     }
 
     #[test]

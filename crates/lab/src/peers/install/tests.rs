@@ -10,6 +10,7 @@ const SCRIPT: Entry = Entry {
     withheld: None,
     sources: &[("shim.py", "print(1)\n")],
     candidates: &[],
+    without: &[],
     fast_marks: &[],
 };
 
