@@ -43,6 +43,13 @@ pub struct Twin {
     pub detectable: Reading<f64>,
 }
 
+impl Twin {
+    /// Mean of `log_ratios`: 0 but for the noise of the host.
+    pub fn effect(&self) -> f64 {
+        mean(&self.log_ratios)
+    }
+}
+
 /// The verdict on one candidate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -101,7 +108,7 @@ pub fn rule(study: &StudyPlan, pairs: &[Pair], records: &PairRecords) -> Result<
                 rule: study.rule,
                 seed: SEED,
             });
-            let effect = log_ratios.iter().sum::<f64>() / log_ratios.len() as f64;
+            let effect = mean(&log_ratios);
             let (interval, end_to_end_interval, verdict) = match judged {
                 Ok(r) => (Reading::Available(r.phase), Reading::Available(r.end_to_end), r.verdict),
                 Err(few) => {
@@ -137,6 +144,10 @@ fn in_rounds(verdict: Verdict, design: Design) -> Verdict {
     }
 }
 
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
 /// Sample standard deviation.
 fn spread(values: &[f64]) -> Reading<f64> {
     stats::standard_deviation(values).map_or_else(|| Reading::unavailable("fewer than two samples"), Reading::Available)
@@ -153,7 +164,6 @@ fn log_ratios(study: &StudyPlan, baseline: &Record, candidate: &Record, metric: 
         rounds.iter().map(|r| metric_ns(r, metric).map_err(|f| f.within(&record.id))).collect()
     };
     let per_round = stats::paired_log_ratios(&side(baseline)?, &side(candidate)?)?;
-    let mean = |block: &[f64]| block.iter().sum::<f64>() / block.len() as f64;
     Ok(per_round.chunks(study.design.block_rounds()).map(mean).collect())
 }
 

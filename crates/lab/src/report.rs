@@ -1,14 +1,16 @@
 //! One HTML file with pictures from verified records.
 //!
 //! Nothing is drawn that verification did not let pass: what it refused is listed instead. Every figure is read from the
-//! records' derived values or a campaign's rulings, which verification has just computed again; none is computed here.
-//! The charts are pure functions from values to SVG text.
+//! records' derived values or a campaign's rulings, which verification has just computed again, or is asked of `evidence`.
+//! One thing is the report's own: which samples it marks as far from the others (`ratios::far_out`). Marks change no
+//! figure. The charts are pure functions from values to SVG text.
 
 mod gathered;
 mod ladder;
 mod page;
 mod ratios;
 mod records;
+mod sensitivities;
 mod shares;
 mod steps;
 mod svg;
@@ -36,7 +38,8 @@ pub struct Report {
 /// When the folder cannot be read.
 pub fn report(root: &Path) -> Result<Report, LedgerError> {
     let all = Gathered::from(root)?;
-    let shown = all.records.len() + all.campaigns.len() + all.replays.len() + all.decisions.len();
+    let documents = all.campaigns.len() + all.replays.len() + all.sensitivities.len() + all.decisions.len();
+    let shown = all.records.len() + documents;
     let mut body = paragraph(
         "",
         &format!(
@@ -58,6 +61,10 @@ pub fn report(root: &Path) -> Result<Report, LedgerError> {
     if !all.replays.is_empty() {
         body.push_str("<h2>Where a step spends its time</h2>\n");
         body.push_str(&steps::section(&all.replays));
+    }
+    if !all.sensitivities.is_empty() {
+        body.push_str("<h2>What a group's time is worth</h2>\n");
+        body.push_str(&sensitivities::section(&all.sensitivities));
     }
     if !all.decisions.is_empty() {
         body.push_str("<h2>Decisions</h2>\n");

@@ -1,6 +1,10 @@
 //! The report over the committed records, and over copies that somebody changed.
 
 use std::path::{Path, PathBuf};
+use tare_evidence::campaign::Campaign;
+use tare_evidence::decision::Decision;
+use tare_evidence::replay::Replay;
+use tare_evidence::sensitivity::Sensitivity;
 use tare_evidence::{Ledger, State, Utc};
 use tare_lab::report::report;
 
@@ -79,4 +83,51 @@ fn a_folder_without_records_is_said() {
     let report = report(dir.path()).unwrap();
     assert_eq!(report.shown, 0);
     assert!(report.refused.iter().any(|(_, why)| why.contains("at least one")), "{:?}", report.refused);
+}
+
+/// A ledger with a document of each kind.
+fn every_kind(to: &Path) {
+    fn copy_all(from: &Path, to: &Path) {
+        std::fs::create_dir_all(to).unwrap();
+        for item in std::fs::read_dir(from).unwrap() {
+            let path = item.unwrap().path();
+            let target = to.join(path.file_name().unwrap());
+            match path.is_dir() {
+                true => copy_all(&path, &target),
+                false => {
+                    std::fs::copy(&path, &target).unwrap();
+                }
+            }
+        }
+    }
+    copy_all(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../evidence/tests/data/ledger"), to);
+}
+
+#[test]
+fn every_kind_of_document_with_figures_is_in_the_report() {
+    let dir = tempfile::tempdir().unwrap();
+    every_kind(dir.path());
+    let report = report(dir.path()).unwrap();
+    assert_eq!(report.refused, Vec::new());
+    let shelf = Ledger::at(dir.path()).shelf().unwrap();
+    let sensitivities: Vec<_> = shelf.documents::<Sensitivity>().collect();
+    assert!(!sensitivities.is_empty());
+    let ids = [
+        sensitivities.iter().map(|d| d.id.clone()).collect::<Vec<_>>(),
+        shelf.documents::<Campaign>().map(|d| d.id).collect(),
+        shelf.documents::<Replay>().map(|d| d.id).collect(),
+        shelf.documents::<Decision>().map(|d| d.id).collect(),
+    ];
+    for id in ids.concat() {
+        assert!(report.html.contains(&id), "{id}");
+    }
+    for s in &sensitivities {
+        let slope = format!("<td>{:.2}</td>", s.body.derived.slope);
+        assert!(report.html.contains(&s.body.measured.group) && report.html.contains(&slope), "{slope}");
+    }
+    let id = &sensitivities[0].id;
+    let at = Utc::from_unix_seconds(1_800_000_000).unwrap();
+    Ledger::at(dir.path()).amend(id, State::Retracted { why: "a wrong group".into() }, at).unwrap();
+    let html = tare_lab::report::report(dir.path()).unwrap().html;
+    assert!(html.contains("retracted: a wrong group") && html.contains("not shown"));
 }

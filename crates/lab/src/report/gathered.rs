@@ -7,6 +7,7 @@ use tare_evidence::decision::Decision;
 use tare_evidence::document::{AnyDocument, Document};
 use tare_evidence::ledger::{Entry, Shown};
 use tare_evidence::replay::Replay;
+use tare_evidence::sensitivity::Sensitivity;
 use tare_evidence::{Ledger, LedgerError, Record, State, Strictness, verify};
 
 /// A document and its present state.
@@ -23,6 +24,7 @@ pub(crate) struct Gathered {
     pub(crate) records: BTreeMap<String, Entry>,
     pub(crate) campaigns: Vec<Stated<Campaign>>,
     pub(crate) replays: Vec<Stated<Replay>>,
+    pub(crate) sensitivities: Vec<Stated<Sensitivity>>,
     pub(crate) decisions: Vec<Stated<Decision>>,
     /// File and fault, in order of file.
     pub(crate) refused: Vec<(String, String)>,
@@ -50,6 +52,7 @@ impl Gathered {
         let documents = [
             shelf.documents::<Campaign>().map(|d| d.id).collect::<Vec<_>>(),
             shelf.documents::<Replay>().map(|d| d.id).collect(),
+            shelf.documents::<Sensitivity>().map(|d| d.id).collect(),
             shelf.documents::<Decision>().map(|d| d.id).collect(),
         ];
         for id in ids.chain(documents.concat()) {
@@ -73,7 +76,9 @@ impl Gathered {
             AnyDocument::Campaign(d) => self.campaigns.push(Stated { document: *d, state }),
             AnyDocument::Replay(d) => self.replays.push(Stated { document: *d, state }),
             AnyDocument::Decision(d) => self.decisions.push(Stated { document: *d, state }),
-            AnyDocument::Opening(_) | AnyDocument::Sensitivity(_) => {}
+            AnyDocument::Sensitivity(d) => self.sensitivities.push(Stated { document: *d, state }),
+            // What an opening says stands in its campaign.
+            AnyDocument::Opening(_) => {}
         }
     }
 

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use tare_core::Reading;
 use tare_core::units::human_bytes;
-use tare_evidence::Record;
 use tare_evidence::campaign::{Campaign, CampaignOutcome, Pair, PairRole};
+use tare_evidence::identity::Peer;
 use tare_evidence::ledger::Entry;
 use tare_evidence::ruling::{ArmRuling, Ruled};
 use tare_evidence::stats::Verdict;
 use tare_evidence::study::{A_A, Metric};
+use tare_evidence::{Record, State};
 
 use super::gathered::{Stated, told};
 use super::page::{figure, paragraph};
@@ -100,12 +101,20 @@ fn across(c: &Campaign, records: &BTreeMap<String, Entry>) -> Vec<String> {
 
 fn rows(c: &Campaign, ruled: &Ruled, records: &BTreeMap<String, Entry>) -> Vec<Row> {
     let record = |id: &str| records.get(id).map(|e| (&e.record, told(&e.state)));
+    let retracted = |id: &str| {
+        let state = records.get(id).map(|e| &e.state).filter(|s| matches!(s, State::Retracted { .. }));
+        state.map(|_| Shown::Words(format!("not drawn: record {id} was retracted")))
+    };
     let mut rows = Vec::new();
     if let Some(first) = c.pairs.first() {
-        rows.push(row(&c.study.baseline, record(&first.baseline.id), Shown::Denominator, String::new()));
+        let shown = retracted(&first.baseline.id).unwrap_or(Shown::Denominator);
+        rows.push(row(&c.study.baseline, record(&first.baseline.id), shown, String::new()));
     }
     for pair in &c.pairs {
-        let (shown, verdict) = shown(pair, ruled);
+        let (shown, verdict) = match retracted(&pair.candidate.id).or_else(|| retracted(&pair.baseline.id)) {
+            Some(words) => (words, String::new()),
+            None => shown(pair, ruled),
+        };
         rows.push(row(&pair.arm, record(&pair.candidate.id), shown, verdict));
     }
     rows
@@ -117,13 +126,12 @@ fn shown(pair: &Pair, ruled: &Ruled) -> (Shown, String) {
         return (Shown::Words(format!("kernels of {other}: drawn once")), String::new());
     }
     if pair.role == PairRole::AA {
-        let logs = &ruled.a_a.log_ratios;
-        let mean = logs.iter().sum::<f64>() / logs.len().max(1) as f64;
         let detectable = match &ruled.a_a.detectable {
             Reading::Available(d) => format!("equal arms: up to {:.2} % apart", 100.0 * d.exp_m1()),
             Reading::Unavailable { why } => format!("no detectable effect: {why}"),
         };
-        return (Shown::Ratio { ratio: mean.exp(), interval: None, samples: ratios(logs) }, detectable);
+        let (ratio, samples) = (ruled.a_a.effect().exp(), ratios(&ruled.a_a.log_ratios));
+        return (Shown::Ratio { ratio, interval: None, samples }, detectable);
     }
     match ruled.rulings.iter().find(|r| r.arm == pair.arm) {
         None => (Shown::Words("no ruling".to_string()), String::new()),
@@ -143,6 +151,17 @@ fn verdict(r: &ArmRuling) -> String {
     format!("{word}, p {:.3} adjusted {:.3}", r.p, r.p_adjusted)
 }
 
+/// How another engine was set up: a ratio to one that nobody tuned says so beside it.
+fn set_up(peer: &Peer) -> String {
+    let tuned = match peer.settings["tuned"]["sha256"].as_str() {
+        Some(digest) => format!("tuned here ({})", digest.get(..12).unwrap_or(digest)),
+        None => "NOT TUNED: its own defaults".to_string(),
+    };
+    let without = peer.settings["without"].as_array().into_iter().flatten().filter_map(|w| w.as_str());
+    let without: String = without.map(|w| format!("; without {w}")).collect();
+    format!("{} {}, {tuned}{without}", peer.name, peer.version)
+}
+
 fn row(label: &str, record: Option<(&Record, Option<String>)>, shown: Shown, verdict: String) -> Row {
     let Some((record, state)) = record else {
         return Row { label: label.into(), about: String::new(), shown, verdict, facts: Vec::new() };
@@ -159,6 +178,9 @@ fn row(label: &str, record: Option<(&Record, Option<String>)>, shown: Shown, ver
     let mut facts = super::records::facts(record);
     facts.insert(0, ("class", format!("{} ({}, head {})", arm.class, arm.file_format, arm.head_format)));
     facts.insert(1, ("streams", streamed));
+    if let Some(peer) = &arm.peer {
+        facts.push(("another engine", set_up(peer)));
+    }
     facts.push(("state", state.unwrap_or_else(|| "valid".to_string())));
     facts.push(("record", record.id.clone()));
     Row { label: label.into(), about, shown, verdict, facts }
@@ -193,7 +215,6 @@ fn caption(id: &str, c: &Campaign) -> String {
 mod tests {
     use super::*;
     use serde_json::{Value, json};
-    use tare_evidence::State;
 
     /// Committed records of two classes, standing in for the arms of a campaign.
     fn records() -> (BTreeMap<String, Entry>, [String; 2]) {
@@ -265,6 +286,38 @@ mod tests {
         campaign.state = State::Retracted { why: "a wrong model".into() };
         let html = section(&campaign, &records);
         assert!(html.contains("retracted: a wrong model") && !html.contains("<svg"));
+    }
+
+    #[test]
+    fn a_ratio_over_a_retracted_record_is_not_drawn() {
+        let samples = |retract: &dyn Fn(&str, &str) -> bool| {
+            let (campaign, mut records) = campaign(ruled());
+            let other = campaign.document.body.pairs[1].candidate.id.clone();
+            for (id, entry) in &mut records {
+                if retract(id, &other) {
+                    entry.state = State::Retracted { why: "a wrong clock".into() };
+                }
+            }
+            let html = section(&campaign, &records);
+            assert!(html.contains("retracted: a wrong clock"), "it is told");
+            html.matches("<circle class=\"sample").count()
+        };
+        assert_eq!(samples(&|id, other| id == other), 6, "the twin's are left");
+        assert_eq!(samples(&|id, other| id != other), 0, "every ratio rests on the baseline");
+    }
+
+    #[test]
+    fn a_peer_says_how_it_was_set_up() {
+        let (campaign, mut records) = campaign(ruled());
+        let id = &campaign.document.body.pairs[1].candidate.id;
+        let mut said = |settings: Value| {
+            let peer = Peer { name: "engine".into(), version: "7".into(), settings };
+            records.get_mut(id).unwrap().record.arm.peer = Some(peer);
+            section(&campaign, &records)
+        };
+        assert!(said(json!({ "tuned": null })).contains("engine 7, NOT TUNED"));
+        let html = said(json!({ "tuned": { "sha256": "abcdef0123456789" }, "without": ["OpenMP"] }));
+        assert!(html.contains("tuned here (abcdef012345)") && html.contains("without OpenMP"), "{html}");
     }
 
     #[test]

@@ -2,7 +2,9 @@
 
 use tare_core::Reading;
 use tare_core::units::{human_bytes, human_ns};
-use tare_evidence::derive::Phase;
+use tare_evidence::derive::{Phase, metric_ns};
+use tare_evidence::samples::TimedRound;
+use tare_evidence::study::Metric;
 use tare_evidence::{Outcome, Record, State};
 
 use super::gathered::told;
@@ -50,10 +52,8 @@ fn of_floor(phase: Option<&Phase>) -> String {
 fn far_rounds(record: &Record) -> String {
     let Outcome::Timed(timed) = &record.outcome else { return "no times".to_string() };
     let rounds = &timed.measured.samples.rounds;
-    let ns = |r: &tare_evidence::samples::TimedRound| match r.timing.token_ns.iter().sum::<u64>() {
-        0 => r.timing.prefill_ns as f64,
-        decode => decode as f64,
-    };
+    // Decode by the record's own rule, which leaves out the first step after another arm's turn.
+    let ns = |r: &TimedRound| metric_ns(r, Metric::Decode).unwrap_or(r.timing.prefill_ns as f64);
     let far = far_out(&rounds.iter().map(ns).collect::<Vec<_>>());
     let numbers: Vec<String> = far.iter().enumerate().filter(|(_, f)| **f).map(|(n, _)| n.to_string()).collect();
     match numbers.len() {
@@ -164,4 +164,30 @@ fn floors(records: &[&Record]) -> String {
         }
     }
     p.finish("floors", "Percent of floor of each record", &format!("{}.", said.join("; ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tare_evidence::Ledger;
+
+    #[test]
+    fn a_step_that_counts_in_no_figure_makes_no_round_far() {
+        let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../evidence/amd-epyc-2t");
+        let mut record = Ledger::at(root).list().unwrap().into_iter().map(|e| e.record).find(Record::passed).unwrap();
+        let Outcome::Timed(timed) = &mut record.outcome else { panic!("a record with times") };
+        let rounds = &mut timed.measured.samples.rounds;
+        let first = rounds[0].clone();
+        rounds.clear();
+        for n in 0..6 {
+            let mut round = first.clone();
+            round.timing.token_ns.iter_mut().for_each(|ns| *ns = 1_000_000 + 1000 * n);
+            rounds.push(round);
+        }
+        rounds[5].timing.token_ns[0] = 900_000_000;
+        assert_eq!(far_rounds(&record), "6; far out: 5");
+        let Outcome::Timed(timed) = &mut record.outcome else { panic!("a record with times") };
+        timed.measured.samples.rounds[5].timing.untimed = vec![0];
+        assert_eq!(far_rounds(&record), "6");
+    }
 }

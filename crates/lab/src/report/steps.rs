@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use tare_core::Reading;
 use tare_evidence::State;
-use tare_evidence::replay::{Replay, StepPhase};
+use tare_evidence::replay::{Replay, ReplayedStep, StepPhase};
 
 use super::gathered::{Stated, told};
 use super::page::{figure, paragraph};
@@ -19,7 +19,8 @@ pub(crate) fn section(replays: &[Stated<Replay>]) -> String {
             html.push_str(&paragraph("alarm", &format!("Replay {} is {state}.", replay.document.id)));
         }
         if !matches!(replay.state, State::Retracted { .. }) {
-            steps.entry(key(replay)).or_default().push(replay);
+            let (host, step) = (&replay.document.provenance.host.name, &replay.document.body.measured.step);
+            steps.entry(named(step, host)).or_default().push(replay);
         }
     }
     for (title, of_step) in steps {
@@ -28,9 +29,8 @@ pub(crate) fn section(replays: &[Stated<Replay>]) -> String {
     html
 }
 
-/// What must be the same for two replays to stand side by side.
-fn key(replay: &Stated<Replay>) -> String {
-    let (host, s) = (&replay.document.provenance.host.name, &replay.document.body.measured.step);
+/// A step and its host in words: what must be the same for two replays to stand side by side.
+pub(crate) fn named(s: &ReplayedStep, host: &str) -> String {
     let phase = match s.phase {
         StepPhase::Prefill => format!("a prefill step of {} rows", s.rows),
         StepPhase::Decode => "a decode step".to_string(),
