@@ -7,7 +7,8 @@ use crate::args::{Cli, TranslateArgs};
 use crate::setup::text_argument;
 use crate::translate::{Translation, Verdict, page, translate};
 
-/// Runs the command. Words that the table does not know are an error, after everything else was said.
+/// Runs the command. Words that the table does not know, and values that it cannot read, are an error after everything else
+/// was said.
 pub(crate) fn run(args: &TranslateArgs) -> Result<()> {
     let Some(line) = &args.line else {
         crate::output::print(format_args!("{}", page()));
@@ -18,6 +19,13 @@ pub(crate) fn run(args: &TranslateArgs) -> Result<()> {
         println!("{}", serde_json::to_string(&translation)?);
     } else {
         print(&translation);
+    }
+    let not_understood = translation.flags.iter().find_map(|f| match &f.verdict {
+        Verdict::NotUnderstood(why) => Some(format!("{}: {why}", f.flag)),
+        _ => None,
+    });
+    if let Some(why) = not_understood {
+        bail!("the command is for other work than theirs: {why}");
     }
     if let Some(lacks) = translation.arguments.iter().find_map(|words| incomplete(words)) {
         bail!("the command is not complete: {lacks}");
@@ -48,6 +56,7 @@ fn print(t: &Translation) {
             Verdict::Becomes(words) => format!("-> {words}"),
             Verdict::Always(why) => format!("always so: {why}"),
             Verdict::NoCounterpart(why) => format!("no counterpart: {why}"),
+            Verdict::NotUnderstood(why) => format!("NOT UNDERSTOOD: {why}"),
         };
         println!("  {}{value} ({}{default}) {verdict}", flag.flag, flag.meaning);
     }

@@ -51,6 +51,8 @@ pub(crate) enum Verdict {
     Always(&'static str),
     /// No counterpart.
     NoCounterpart(String),
+    /// A value that the work depends on and that was not understood: the command is for other work.
+    NotUnderstood(String),
 }
 
 /// Translates a command line.
@@ -61,8 +63,14 @@ pub(crate) fn translate(line: &str) -> Result<Translation, Fault> {
     let all = words::split(line)?;
     let environment = all.iter().take_while(|w| is_assignment(w)).count();
     let (tool, rest) = find(&all[environment..])?;
-    let mut reading =
-        Reading { tool, built: Built::default(), flags: Vec::new(), unknown: Vec::new(), given: Vec::new() };
+    let mut reading = Reading {
+        tool,
+        gathered: Vec::new(),
+        built: Built::default(),
+        flags: Vec::new(),
+        unknown: Vec::new(),
+        given: Vec::new(),
+    };
     for (name, value) in all[..environment].iter().filter_map(|w| w.split_once('=')) {
         reading.flags.push(Translated {
             flag: name.to_string(),
@@ -75,6 +83,9 @@ pub(crate) fn translate(line: &str) -> Result<Translation, Fault> {
     if let Becomes::Tare(base) = tool.becomes {
         reading.built.commands = vec![base.iter().map(|w| w.to_string()).collect()];
         reading.read(rest)?;
+        for (flag, name, value) in std::mem::take(&mut reading.gathered) {
+            reading.take(flag, name, value, false);
+        }
         reading.add_defaults();
     }
     Ok(reading.finish())
@@ -127,7 +138,7 @@ impl Built {
     /// Adds what `to` makes of `value`.
     fn take(&mut self, to: &To, value: &str) -> Verdict {
         let number = |f: fn(u64) -> u64| value.parse::<u64>().map(f).map(|n| n.to_string());
-        let not_a_number = || Verdict::NoCounterpart(format!("`{value}` is no number"));
+        let not_a_number = || Verdict::NotUnderstood(format!("`{value}` is no number"));
         match to {
             To::Same(flag) => self.add(&[*flag, value]),
             To::OneMore(flag) => match number(|n| n.saturating_add(1).max(2)) {
@@ -139,6 +150,14 @@ impl Built {
                 Err(_) => not_a_number(),
             },
             To::Each(inner) => self.each(inner, value),
+            To::List(flag) => match words::list(value) {
+                Some(values) => self.add(&[*flag, &values.join(",")]),
+                None => Verdict::NotUnderstood(format!("`{value}` is no list that tare can write out")),
+            },
+            To::Unless(values, inner) => match values.iter().find(|(name, _)| *name == value) {
+                Some((_, why)) => Verdict::Always(why),
+                None => self.take(inner, value),
+            },
             To::One(choices, why) => match choices.iter().find(|(name, _)| name.eq_ignore_ascii_case(value)) {
                 Some((_, [])) => Verdict::Always("tare does that without being told"),
                 Some((_, words)) => self.add(words),
@@ -164,17 +183,21 @@ impl Built {
 
     /// One copy of the commands for each value of a list.
     fn each(&mut self, to: &To, list: &str) -> Verdict {
+        let Some(values) = words::list(list) else {
+            return Verdict::NotUnderstood(format!("`{list}` is no list that tare can write out"));
+        };
         let before = std::mem::take(&mut self.commands);
         let (mut after, mut verdicts) = (Vec::new(), Vec::new());
-        for value in list.split(',') {
+        for value in &values {
             self.commands.clone_from(&before);
             verdicts.push(self.take(to, value));
             after.append(&mut self.commands);
         }
         self.commands = after;
-        match verdicts.len() {
-            1 => verdicts.remove(0),
-            n => Verdict::Becomes(format!("{n} commands, one for each value")),
+        match verdicts.iter().position(|v| matches!(v, Verdict::NotUnderstood(_))) {
+            Some(wrong) => verdicts.remove(wrong),
+            None if verdicts.len() == 1 => verdicts.remove(0),
+            None => Verdict::Becomes(format!("{} commands, one for each value", values.len())),
         }
     }
 }
@@ -182,6 +205,8 @@ impl Built {
 /// A command line half read.
 struct Reading {
     tool: &'static Tool,
+    /// Flags with the name and the value that they were given, in order; lists that were given in parts are one.
+    gathered: Vec<(&'static Flag, String, Option<String>)>,
     built: Built,
     flags: Vec<Translated>,
     unknown: Vec<String>,
@@ -204,7 +229,7 @@ impl Reading {
                     self.unknown.push([Some(word), value].into_iter().flatten().cloned().collect::<Vec<_>>().join(" "));
                 }
                 None => match positional.next() {
-                    Some(flag) => self.take(flag, flag.names[0].to_string(), Some(word.clone()), false),
+                    Some(flag) => self.gathered.push((flag, flag.names[0].to_string(), Some(word.clone()))),
                     None => self.unknown.push(word.clone()),
                 },
                 Some(flag) => {
@@ -215,11 +240,21 @@ impl Reading {
                             Fault::new("the command line", format!("a value after {name}"), "its end")
                         })?),
                     };
-                    self.take(flag, name.to_string(), value, false);
+                    self.gather(flag, name, value);
                 }
             }
         }
         Ok(())
+    }
+
+    /// `-p 128 -p 512` is `-p 128,512` where the flag takes a list.
+    fn gather(&mut self, flag: &'static Flag, name: &str, value: Option<String>) {
+        let is_list = matches!(flag.to, To::Each(_) | To::List(_));
+        let earlier = self.gathered.iter_mut().find(|(have, ..)| is_list && std::ptr::eq(*have, flag));
+        match (earlier, value) {
+            (Some((_, _, Some(list))), Some(value)) => *list = format!("{list},{value}"),
+            (_, value) => self.gathered.push((flag, name.to_string(), value)),
+        }
     }
 
     fn take(&mut self, flag: &'static Flag, name: String, value: Option<String>, default: bool) {

@@ -4,8 +4,16 @@ use super::table::{Becomes, Flag, To, Tool, switch, value};
 
 const MODEL: Flag = value(&["-m", "--model"], "model file", To::Same("--model"));
 const HUB: Flag = value(&["-hf", "-hfr", "--hf-repo"], "hub repository", To::Same("--model"));
-const THREADS: Flag = value(&["-t", "--threads"], "worker threads", To::Same("--threads"));
-const CONTEXT: Flag = value(&["-c", "--ctx-size"], "most tokens of a sequence", To::Same("--context"));
+const THREADS: Flag = value(
+    &["-t", "--threads"],
+    "worker threads",
+    To::Unless(&[("-1", "tare takes the processors that it may use")], &To::Same("--threads")),
+);
+const CONTEXT: Flag = value(
+    &["-c", "--ctx-size"],
+    "most tokens of a sequence",
+    To::Unless(&[("0", "tare takes 4096 tokens, or the model's limit where that is lower")], &To::Same("--context")),
+);
 const BATCH: Flag = value(
     &["-b", "--batch-size"],
     "tokens of a logical batch",
@@ -29,13 +37,18 @@ const FLASH: Flag = value(
     "fused attention",
     To::None("the plan says which attention runs; `tare doctor --plan` shows it"),
 );
-const NO_MMAP: Flag = switch(
-    &["--no-mmap"],
-    "read the file instead of mapping it",
-    To::None("files are always mapped, then packed once"),
+const NO_MMAP: Flag = switch(&["--no-mmap"], "read the file instead of mapping it", To::None(MAPPED));
+const MAPPED: &str = "tare maps a .gguf file and reads packed weights where they lie in it";
+const MLOCK: Flag = switch(
+    &["--mlock"],
+    "keep the model in memory",
+    To::None("tare locks nothing: weights stay mapped, and the page cache may drop them when memory is short"),
 );
-const MLOCK: Flag = switch(&["--mlock"], "keep the model in memory", To::None("packed weights are anonymous memory"));
-const SEED: Flag = value(&["-s", "--seed"], "seed of the draw", To::Same("--seed"));
+const SEED: Flag = value(
+    &["-s", "--seed"],
+    "seed of the draw",
+    To::Unless(&[("-1", "theirs is then random; tare's is 0 unless it is given")], &To::Same("--seed")),
+);
 const JINJA: Flag =
     switch(&["--jinja"], "the model's own chat template", To::Always("the model's template is the one used"));
 
@@ -55,7 +68,7 @@ pub(crate) static TOOLS: &[Tool] = &[
                 "prompt and generation in one test",
                 To::None("that is what every tare clock does: give the two numbers as -p and -n"),
             ),
-            value(&["-d", "--n-depth"], "tokens in the cache before the test", To::Same("--depths")),
+            value(&["-d", "--n-depth"], "tokens in the cache before the test", To::List("--depths")),
             value(&["-r", "--repetitions"], "repetitions", To::Same("--rounds")),
             value(&["-t", "--threads"], "worker threads", To::Each(&To::Same("--threads"))),
             value(
@@ -72,7 +85,7 @@ pub(crate) static TOOLS: &[Tool] = &[
             CACHE_V,
             LAYERS_ON_GPU,
             FLASH,
-            value(&["-mmp", "--mmap"], "map the file", To::Always("files are always mapped, then packed once")),
+            value(&["-mmp", "--mmap"], "map the file", To::One(&[("1", &[])], MAPPED)),
             value(
                 &["--delay"],
                 "seconds between tests",
@@ -118,7 +131,23 @@ pub(crate) static TOOLS: &[Tool] = &[
             CONTEXT,
             value(&["-p", "--prompt"], "prompt", To::Same("--prompt")),
             value(&["-f", "--file"], "file with the prompt", To::None("pipe it: tare run ... - < FILE")),
-            value(&["-n", "--predict", "--n-predict"], "most tokens to write", To::Same("--max-tokens")),
+            value(
+                &["-n", "--predict", "--n-predict"],
+                "most tokens to write",
+                To::Unless(
+                    &[
+                        (
+                            "-1",
+                            "theirs then has no limit; tare writes up to 256 tokens unless --max-tokens says otherwise",
+                        ),
+                        (
+                            "-2",
+                            "theirs then fills the context; tare writes up to 256 tokens unless --max-tokens says otherwise",
+                        ),
+                    ],
+                    &To::Same("--max-tokens"),
+                ),
+            ),
             value(&["-sys", "--system-prompt"], "system message", To::Same("--system")),
             switch(&["-no-cnv", "--no-conversation"], "complete the text as it is", To::Words(&["--raw"])),
             switch(&["-cnv", "--conversation"], "talk", To::None("tare chat")),
@@ -163,7 +192,11 @@ pub(crate) static TOOLS: &[Tool] = &[
             CONTEXT,
             value(&["--host"], "address to listen on", To::Same("--host")),
             value(&["--port"], "port", To::Same("--port")),
-            value(&["-np", "--parallel"], "requests decoded together", To::Same("--max-sequences")),
+            value(
+                &["-np", "--parallel"],
+                "requests decoded together",
+                To::Unless(&[("-1", "tare decodes up to 8 together")], &To::Same("--max-sequences")),
+            ),
             value(&["-a", "--alias"], "name of the served model", To::Same("--served-name")),
             value(
                 &["--api-key"],

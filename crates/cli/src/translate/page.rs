@@ -10,7 +10,7 @@ const HEAD: &str = "# Coming from another tool
 
 `tare translate '<your command line>'` gives tare's command for the same work, flag by flag. This page is its table; write
 it anew with `tare translate --page > docs/coming-from.md`. What it cannot translate it says: a flag is never dropped
-without a word, and one that the table does not know makes the command fail.
+without a word, and one that the table does not know makes the command fail, as does a length that it cannot read.
 ";
 
 /// The whole page.
@@ -58,7 +58,12 @@ fn cell(to: &To) -> String {
         To::Same(flag) => format!("`{flag}`"),
         To::OneMore(flag) => format!("`{flag}`, one more: the first belongs to prefill"),
         To::NotZero(flag) => format!("`{flag}`, 1 for 0"),
-        To::Each(inner) => format!("{}; a command for each value of a list", cell(inner)),
+        To::Each(inner) => format!("{}; a command for each value of a list or range", cell(inner)),
+        To::List(flag) => format!("`{flag}`, lists and ranges written out"),
+        To::Unless(values, inner) => {
+            let told = values.iter().map(|(value, why)| format!("; `{value}` is left out: {why}"));
+            format!("{}{}", cell(inner), told.collect::<String>())
+        }
         To::One(choices, why) => {
             let words = |(value, words): &(&str, &[&str])| match words {
                 [] => format!("{value}: as it is"),

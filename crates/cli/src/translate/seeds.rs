@@ -3,12 +3,10 @@
 use super::table::{Becomes, Flag, To, Tool, switch, value};
 
 /// Their checkpoints that tare has as plans.
-const PLANS: &[(&str, &[&str])] = &[
-    ("kv-cache", &["--plan", "kv-cache"]),
-    ("capacity-cache", &["--plan", "capacity-cache"]),
-    ("quantized-matvec", &["--plan", "capacity-cache"]),
-];
-const NO_PLAN: &str = "no plan of this name: `ls plans` and `tare doctor --plan NAME` show what there is";
+const PLANS: &[(&str, &[&str])] =
+    &[("kv-cache", &["--plan", "kv-cache"]), ("capacity-cache", &["--plan", "capacity-cache"])];
+const NO_PLAN: &str = "no plan of this name (`tare doctor --plan NAME` shows what there is). Rungs that only change kernels, such as \
+     quantized-matvec, are none: every plan multiplies packed weights";
 const MODEL: Flag = value(&["--model"], "model; qwen3-0.6b and the like are aliases of both", To::Same("--model"));
 const SOLUTION: Flag = value(
     &["--solution"],

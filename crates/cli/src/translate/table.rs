@@ -61,8 +61,12 @@ pub(crate) enum To {
     OneMore(&'static str),
     /// The value, but 1 for 0: tare has no prompt without a token.
     NotZero(&'static str),
-    /// A list: one command for each value.
+    /// A list with ranges: one command for each value.
     Each(&'static To),
+    /// A list with ranges under this flag, which takes lists.
+    List(&'static str),
+    /// Values that stand for something else than themselves, each with what tare does for it; the others as given.
+    Unless(&'static [(&'static str, &'static str)], &'static To),
     /// The value as these words.
     One(&'static [(&'static str, &'static [&'static str])], &'static str),
     /// These words, without a value.

@@ -40,6 +40,7 @@ fn every_flag_alone_gives_words_that_the_parser_takes() {
         for flag in tool.flags {
             let values: Vec<&str> = match &flag.to {
                 To::One(choices, _) => choices.iter().map(|(value, _)| *value).chain(["no-such-value"]).collect(),
+                To::Unless(values, _) => values.iter().map(|(value, _)| *value).chain(["2"]).collect(),
                 _ if flag.names.contains(&"--host") => vec!["127.0.0.1"],
                 _ if flag.names.contains(&"--prefill-logits") => vec!["last"],
                 _ => vec!["2"],
@@ -134,5 +135,65 @@ fn no_name_stands_twice_in_a_tool() {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), all, "{}", tool.name);
+    }
+}
+
+#[test]
+fn lists_given_in_ranges_or_in_parts_are_all_of_their_values() {
+    let prompts = |flags: &str| {
+        let words = translate(&format!("llama-bench -m m.gguf -n 1 -r 1 {flags}")).unwrap().arguments;
+        let value = |w: &Vec<String>| w[w.iter().position(|w| w == "--prompt-tokens").unwrap() + 1].clone();
+        words.iter().map(value).collect::<Vec<_>>().join(",")
+    };
+    for (flags, values) in [
+        ("-p 128-512+128", "128,256,384,512"),
+        ("-p 64-512*2", "64,128,256,512"),
+        ("-p 1-3", "1,2,3"),
+        ("-p 128 -p 512", "128,512"),
+        ("-p 8,16-18 --n-prompt 32", "8,16,17,18,32"),
+    ] {
+        assert_eq!(prompts(flags), values, "{flags}");
+    }
+    let depths = lines("llama-bench -m m.gguf -p 1 -n 1 -r 1 -d 0 -d 512-1024+256");
+    assert!(depths.len() == 1 && depths[0].contains("--depths 0,512,768,1024"), "{depths:?}");
+}
+
+#[test]
+fn a_length_that_is_not_understood_is_no_translation() {
+    let line = |flags: &str| format!("llama-bench -m m.gguf {flags}");
+    for flags in ["-p many", "-p 128,many", "-n 1.5", "-p 1-9+0", "-p 8-64*1", "-p 9-1", "-p 1-99999999", "-d 4-8*1"] {
+        let t = translate(&line(flags)).unwrap();
+        let not_understood = |v: &Verdict| matches!(v, Verdict::NotUnderstood(_));
+        assert!(t.flags.iter().any(|f| not_understood(&f.verdict)), "{flags}: {:?}", t.flags);
+    }
+}
+
+#[test]
+fn their_words_for_no_limit_are_not_numbers_of_ours() {
+    for (line, left_out) in [
+        ("llama-cli -m m.gguf -p hi -n -1 -s -1 -t -1 -c 0", ["-1", "0"]),
+        ("llama-cli -m m.gguf -p hi -n -2", ["-2", "-2"]),
+        ("llama-server -m m.gguf -t -1 -c 0 -np -1", ["-1", "0"]),
+    ] {
+        let t = translate(line).unwrap();
+        assert_eq!(complaints(&t), Vec::<String>::new(), "{line}");
+        assert!(!t.arguments.iter().flatten().any(|w| left_out.contains(&w.as_str())), "{:?}", t.commands);
+        let told = t.flags.iter().filter(|f| f.value.as_deref().is_some_and(|v| left_out.contains(&v)));
+        let told: Vec<&Verdict> = told.map(|f| &f.verdict).collect();
+        assert!(!told.is_empty() && told.iter().all(|v| matches!(v, Verdict::Always(_))), "{told:?}");
+    }
+}
+
+#[test]
+fn two_rungs_never_become_one_command_without_a_word() {
+    for tool in tools() {
+        for flag in tool.flags {
+            let To::One(choices, _) = &flag.to else { continue };
+            let worded: Vec<_> = choices.iter().map(|(_, words)| words).filter(|w| w.contains(&"--plan")).collect();
+            let mut different = worded.clone();
+            different.sort_unstable();
+            different.dedup();
+            assert_eq!(worded.len(), different.len(), "{} {:?}", tool.name, flag.names);
+        }
     }
 }

@@ -62,6 +62,44 @@ pub(crate) fn quote(word: &str) -> String {
     }
 }
 
+/// The most values that a list may have.
+const LONGEST_LIST: usize = 1000;
+
+/// The values of `1,4-6,8-16+4,32-128*2`: words, and ranges with their step. None when a range does not end.
+pub(crate) fn list(text: &str) -> Option<Vec<String>> {
+    let mut all = Vec::new();
+    for part in text.split(',') {
+        match range(part) {
+            Some(values) => all.extend(values?.iter().map(u64::to_string)),
+            None => all.push(part.to_string()),
+        }
+        if all.len() > LONGEST_LIST {
+            return None;
+        }
+    }
+    Some(all)
+}
+
+/// `FIRST-LAST`, `FIRST-LAST+STEP` or `FIRST-LAST*FACTOR`; outer none when it is no range, inner when it has no end.
+fn range(part: &str) -> Option<Option<Vec<u64>>> {
+    let (first, rest) = part.split_once('-')?;
+    let number = |text: &str| text.parse::<u64>().ok();
+    let first = number(first)?;
+    let (last, by) = match rest.find(['+', '*']) {
+        Some(at) => (number(&rest[..at])?, Some((rest.as_bytes()[at], number(&rest[at + 1..])?))),
+        None => (number(rest)?, None),
+    };
+    let next = |n: &u64| match by {
+        Some((b'*', factor)) => n.checked_mul(factor).filter(|m| m > n),
+        Some((_, step)) => n.checked_add(step).filter(|m| m > n),
+        None => n.checked_add(1),
+    };
+    let values: Vec<u64> =
+        std::iter::successors(Some(first), next).take_while(|n| *n <= last).take(LONGEST_LIST + 1).collect();
+    let ends = values.len() <= LONGEST_LIST && values.last().is_some_and(|n| next(n).is_some_and(|m| m > last));
+    Some(ends.then_some(values))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
