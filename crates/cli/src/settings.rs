@@ -59,6 +59,11 @@ impl Settings {
         self.home.join("ceilings.json")
     }
 
+    /// Kernels compiled for a device of this host, under the digest of what they were compiled from.
+    pub(crate) fn kernels(&self) -> PathBuf {
+        self.home.join("kernels")
+    }
+
     /// Logits of the F32 reference under the digest of what they are the logits of.
     pub(crate) fn references(&self) -> PathBuf {
         self.home.join("references")

@@ -3,16 +3,17 @@
 use anyhow::{Context, Result, anyhow};
 use std::path::Path;
 use tare_core::Fault;
-use tare_cpu::{CpuBackend, CpuConfig, detect_isa};
+use tare_cpu::{CpuConfig, detect_isa};
+use tare_cuda::CudaConfig;
 use tare_engine::{Engine, EngineConfig};
 use tare_formats::TokenizerSource;
-use tare_lab::slow_paths;
+use tare_lab::{On, slow_paths};
 use tare_model::{Model, PlanSpec};
 use tare_ops::{Class, Isa};
 use tare_probe::Host;
 use tare_text::{BpeVocab, ChatTemplate, Special, Tokenizer};
 
-use crate::args::HowArgs;
+use crate::args::{BackendName, HowArgs};
 use crate::pull;
 use crate::settings::Settings;
 
@@ -50,6 +51,8 @@ pub(crate) fn model_spec(name: &str, settings: &Settings) -> Result<String> {
 /// How an engine is to be run, with every default filled in.
 #[derive(Debug, Clone)]
 pub(crate) struct How {
+    /// Where it runs.
+    pub(crate) on: On,
     /// Threads, levels, pinning.
     pub(crate) cpu: CpuConfig,
     /// The plan.
@@ -62,12 +65,13 @@ pub(crate) struct How {
 
 impl How {
     /// Fills in what `args` leave open for `model`. `wanted` is a context that the command itself needs.
-    pub(crate) fn of(args: &HowArgs, model: &Model, wanted: Option<usize>) -> Result<Self> {
+    pub(crate) fn of(args: &HowArgs, model: &Model, wanted: Option<usize>, settings: &Settings) -> Result<Self> {
         let class = tare_model::classes::choose(model, args.class.as_deref())?;
         let limit = model.config().max_positions;
         let context = args.context.or(wanted).unwrap_or(DEFAULT_CONTEXT.min(limit));
         within_training(context, model)?;
         Ok(Self {
+            on: on(args, settings),
             cpu: cpu_config(args)?,
             plan: PlanSpec::find(args.plan.as_deref().unwrap_or(PlanSpec::DEFAULT))?,
             class,
@@ -91,8 +95,7 @@ impl How {
             max_sequences,
             max_queue,
         };
-        let backend = CpuBackend::new(self.cpu.clone())?;
-        let engine = Engine::new(model, Box::new(backend), config)?;
+        let engine = Engine::new(model, self.on.backend(&self.cpu)?, config)?;
         for slow in slow_paths(&engine) {
             eprintln!("tare: {slow}");
         }
@@ -108,6 +111,14 @@ pub(crate) fn within_training(context: usize, model: &Model) -> Result<(), Fault
         return Err(Fault::new("context", expected, context.to_string()));
     }
     Ok(())
+}
+
+/// The device that is asked for.
+pub(crate) fn on(args: &HowArgs, settings: &Settings) -> On {
+    match args.backend {
+        BackendName::Cpu => On::Cpu,
+        BackendName::Cuda => On::Cuda(CudaConfig { cache: Some(settings.kernels()), ..CudaConfig::default() }),
+    }
 }
 
 /// Threads and levels of the CPU backend.

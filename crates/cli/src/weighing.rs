@@ -38,9 +38,22 @@ pub(crate) fn request(args: &WorkArgs, model: &Model) -> Result<ClockedRequest> 
 }
 
 /// The rig for `request`: its context is exactly what the request needs.
-pub(crate) fn rig<'m>(model: &'m Model, how: &HowArgs, request: &ClockedRequest) -> Result<Rig<'m>> {
-    let how = How::of(how, model, Some(request.total_tokens()))?;
-    Ok(Rig { model, cpu: how.cpu, plan: how.plan, class: how.class, context: how.context, max_rows: MAX_ROWS })
+pub(crate) fn rig<'m>(
+    model: &'m Model,
+    how: &HowArgs,
+    request: &ClockedRequest,
+    settings: &Settings,
+) -> Result<Rig<'m>> {
+    let how = How::of(how, model, Some(request.total_tokens()), settings)?;
+    Ok(Rig {
+        model,
+        on: how.on,
+        cpu: how.cpu,
+        plan: how.plan,
+        class: how.class,
+        context: how.context,
+        max_rows: MAX_ROWS,
+    })
 }
 
 /// This host's ceilings: kept from earlier in this boot, or measured now.

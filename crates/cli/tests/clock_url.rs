@@ -180,6 +180,7 @@ fn without_the_weights_there_is_no_verdict() {
 fn flags_that_a_server_cannot_honour_are_refused() {
     let home = Home::new();
     for (more, named) in [
+        (["--backend", "cuda"], "--backend cuda"),
         (["--plan", "paged"], "--plan"),
         (["--class", "f32"], "--class"),
         (["-o", "x"], "--output"),

@@ -269,6 +269,23 @@ fn penalties_below_zero_are_penalties() {
 }
 
 #[test]
+fn a_device_answers_as_the_processor_or_says_why_there_is_none() {
+    let home = Home::new();
+    let tiny = goldens().join("models/qwen3-tiny");
+    let ids = home.ids("ids.json", &json!([1, 2, 3]));
+    let base = ["run", "-m", tiny.to_str().unwrap(), "--ids", &ids, "-n", "4", "--json"];
+    let out = home.command(&[&base[..], &["--backend", "cuda"]].concat()).output().unwrap();
+    if out.status.success() {
+        let found: Value = serde_json::from_slice(&out.stdout).unwrap();
+        assert_eq!(found["ids"], home.json(&base)["ids"]);
+    } else {
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert!(said.contains("cuda: expected a device that can be used, found"), "{said}");
+        assert!(said.contains("tare doctor") && !said.contains("panicked"), "{said}");
+    }
+}
+
+#[test]
 fn completions_know_the_commands() {
     let done = Home::new().run(&["completions", "bash"]).success();
     let script = String::from_utf8_lossy(&done.get_output().stdout).into_owned();

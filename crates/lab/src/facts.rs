@@ -70,7 +70,7 @@ impl ArmFacts {
             arm: arm(rig, engine, resolved, &canonical::digest(&plan), build)?,
             plan,
             demands: floor::demands(&resolved.plan, request),
-            config: config(rig),
+            config: config(rig, engine),
             build: build.clone(),
             threads: engine.info().threads,
             streamed_bytes: Reading::Available(streamed),
@@ -89,7 +89,10 @@ pub fn memory(engine: &Engine, rounds: &[Timed]) -> Memory {
         allocator_peak_bytes: largest(rounds.iter().map(|r| &r.allocator_peak_bytes)),
         anonymous_rss_bytes: rss.anonymous_bytes,
         file_rss_bytes: rss.file_bytes,
-        device_bytes: Reading::unavailable("this backend has no memory of its own"),
+        device_bytes: Reading::unavailable(match engine.info().name.as_str() {
+            "cuda" => "memory of the device is not read yet",
+            _ => "this backend has no memory of its own",
+        }),
         kv_bytes: kv.map_or_else(|| Reading::unavailable("no plan was compiled"), Reading::Available),
     }
 }
@@ -166,16 +169,19 @@ fn arm(
     })
 }
 
-fn config(rig: &Rig<'_>) -> Value {
+/// The configuration that runs: of what was asked for, what `engine` made of it.
+fn config(rig: &Rig<'_>, engine: &Engine) -> Value {
+    let info = engine.info();
     json!({
         "model": rig.model.describe().map(|d| d.label().to_string()).unwrap_or_default(),
         "plan": rig.plan,
         "class": rig.class.name,
         "context": rig.context,
         "max_rows": rig.max_rows,
-        "threads": rig.cpu.threads,
+        "device": info.device,
+        "threads": info.threads,
         "pin": rig.cpu.pin,
-        "isa": rig.cpu.isa,
+        "isa": info.isa,
     })
 }
 

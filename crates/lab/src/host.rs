@@ -5,6 +5,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use tare_core::units::human_bytes;
 use tare_core::{Fault, Reading};
+use tare_cuda::ceilings as device;
 use tare_evidence::floor::{Ceiling, CeilingSample, Resource};
 use tare_evidence::provenance;
 use tare_probe::ceilings::{Ceilings, Effort, Series, Work};
@@ -95,6 +96,24 @@ pub fn record_ceilings(ceilings: &Ceilings, threads: usize) -> Vec<Ceiling> {
         }
     };
     vec![of(Work::ReadBytes, BYTE_CEILING, Resource::Bytes), of(Work::FmaF32Flop, FLOP_CEILING, Resource::Flops)]
+}
+
+/// The same two ceilings of a device, or why they are not known.
+pub fn device_ceilings(measured: &Reading<device::Ceilings>) -> Vec<Ceiling> {
+    let of = |name: &str, resource, series: fn(&device::Ceilings) -> &[device::Sample]| Ceiling {
+        name: name.into(),
+        resource,
+        threads: 1,
+        working_set_bytes: match (resource, measured.available()) {
+            (Resource::Bytes, Some(c)) => c.working_set_bytes,
+            _ => 0,
+        },
+        pages: "memory of the device".into(),
+        samples: measured
+            .clone()
+            .map(|c| series(&c).iter().map(|s| CeilingSample { round: None, amount: s.amount, ns: s.ns }).collect()),
+    };
+    vec![of(BYTE_CEILING, Resource::Bytes, |c| &c.read), of(FLOP_CEILING, Resource::Flops, |c| &c.flops)]
 }
 
 /// The rounds that give a figure, not those that chose a kernel.

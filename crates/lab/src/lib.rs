@@ -10,7 +10,7 @@
 //! - [`peers`]: other engines that do the same work.
 //! - [`mutation`], [`mutants`]: whether the gate can fail.
 //! - [`report`](mod@report): pictures from verified records.
-//! - [`floor`]: what a phase must cost. [`next`]: where the largest gap is.
+//! - [`on`]: which device runs. [`floor`]: what a phase must cost. [`next`]: where the largest gap is.
 
 #![forbid(unsafe_code)]
 
@@ -28,6 +28,7 @@ pub mod http_clock;
 pub mod mutants;
 pub mod mutation;
 pub mod next;
+pub mod on;
 pub mod peers;
 pub mod reference;
 pub mod report;
@@ -42,6 +43,7 @@ pub use build_info::BuildInfo;
 pub use engine_runner::EngineRunner;
 pub use error::LabError;
 pub use facts::ArmFacts;
+pub use on::On;
 pub use reference::ReferenceStore;
 pub use rig::{Rig, slow_paths};
 pub use runner::Runner;

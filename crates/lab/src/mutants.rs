@@ -1,7 +1,6 @@
 //! The mutation gate as a study: every planted fault must be caught on the path that is timed.
 
 use serde::Serialize;
-use tare_cpu::CpuBackend;
 use tare_engine::EngineError;
 use tare_evidence::gate::Judgement;
 use tare_formats::{Part, Role};
@@ -76,7 +75,7 @@ fn one(
         Some(m) => {
             let last = rig.model.config().layers - 1;
             let spoiled = rig.model.weight(Role::Layer { layer: last, part: Part::Down })?.name().to_string();
-            let backend = CpuBackend::new(rig.cpu.clone())?;
+            let backend = rig.backend()?;
             let (mutant, planted) = Mutant::new(backend, m, request.input().len() as u32, &spoiled);
             (rig.engine_on(Box::new(mutant))?, Some(planted))
         }

@@ -5,7 +5,7 @@ use tare_engine::{Engine, EngineConfig};
 use tare_model::{Model, PlanSpec};
 use tare_ops::{Backend, Class, Isa};
 
-use crate::LabError;
+use crate::{LabError, On};
 
 /// Rows that the judge computes in one forward.
 const JUDGE_ROWS: usize = 256;
@@ -24,7 +24,9 @@ pub fn slow_paths(engine: &Engine) -> Vec<String> {
 pub struct Rig<'m> {
     /// The model.
     pub model: &'m Model,
-    /// Threads, instruction sets, pinning.
+    /// Where the engine under test runs.
+    pub on: On,
+    /// Threads, instruction sets, pinning of the processors: of the judge in any case.
     pub cpu: CpuConfig,
     /// The plan under test.
     pub plan: PlanSpec,
@@ -58,7 +60,7 @@ impl Rig<'_> {
     /// # Errors
     /// When the host cannot give it.
     pub fn backend(&self) -> Result<Box<dyn Backend>, LabError> {
-        Ok(Box::new(CpuBackend::new(self.cpu.clone())?))
+        Ok(self.on.backend(&self.cpu)?)
     }
 
     /// An engine that scores whole sequences in one pass, in `class`: whole panels of rows, on kernels of another vector

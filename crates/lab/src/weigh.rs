@@ -18,7 +18,7 @@ use crate::reference::ReferenceStore;
 use crate::rig::Rig;
 use crate::thresholds::Thresholds;
 use crate::work::ClockedRequest;
-use crate::{LabError, host};
+use crate::{LabError, On, host};
 
 /// What is weighed and where it is.
 #[derive(Debug)]
@@ -113,7 +113,10 @@ impl Weighing<'_> {
                 warmups: done.warmups.iter().enumerate().map(|(n, t)| t.emitted(n)).collect(),
                 rounds: done.rounds.iter().enumerate().map(round).collect(),
             },
-            ceilings: host::record_ceilings(self.ceilings, facts.threads),
+            ceilings: match &self.rig.on {
+                On::Cpu => host::record_ceilings(self.ceilings, facts.threads),
+                On::Cuda(config) => host::device_ceilings(&Reading::from(tare_cuda::ceilings::measure(config))),
+            },
             demands: facts.demands,
         };
         let mut config = facts.config;
@@ -164,12 +167,15 @@ impl Weighing<'_> {
         }
         notes.extend(facts.notes.iter().cloned());
         let streamed = facts.streamed_bytes.available().copied().unwrap_or(u64::MAX);
-        notes.extend(host::doubts(self.ceilings, &done.quiet, streamed));
+        match self.rig.on {
+            On::Cpu => notes.extend(host::doubts(self.ceilings, &done.quiet, streamed)),
+            On::Cuda(_) => notes.push("the judge ran on the processor".to_string()),
+        }
         notes
     }
 }
 
-/// The three clocks of a request on the CPU, and what each includes.
+/// The three clocks of a request, and what each includes.
 pub(crate) fn timing_contract() -> TimingContract {
     let clock = Clock {
         source: "CLOCK_MONOTONIC".into(),
@@ -181,7 +187,7 @@ pub(crate) fn timing_contract() -> TimingContract {
         outside: vec!["loading, packing, compiling, tokenizing".into(), "the prefix of a request at a depth".into()],
     };
     TimingContract {
-        device: Reading::unavailable("the CPU backend has no clock of its own"),
+        device: Reading::unavailable("no clock of a device was read"),
         request: Reading::Available(clock),
         wall: Reading::unavailable("the request clock alone was read"),
     }

@@ -7,7 +7,7 @@ use tare_lab::clock::{Timed, clock};
 use tare_lab::gate::{Gate, Run};
 use tare_lab::reference::{Scoring, score};
 use tare_lab::thresholds::Thresholds;
-use tare_lab::{ClockedRequest, LabError, Lengths, ReferenceStore, Rig};
+use tare_lab::{ClockedRequest, LabError, Lengths, On, ReferenceStore, Rig};
 use tare_model::{Model, PlanSpec};
 use tare_ops::Class;
 
@@ -31,6 +31,7 @@ impl Scene {
     fn rig(&self, plan: &str, class: &str) -> Rig<'_> {
         Rig {
             model: &self.model,
+            on: On::Cpu,
             cpu: CpuConfig { threads: 1, isa: detect_isa(), pin: false },
             plan: PlanSpec::find(plan).unwrap(),
             class: Class::by_name(class).unwrap(),

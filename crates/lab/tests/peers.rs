@@ -14,7 +14,7 @@ use tare_lab::peers::PeerRunner;
 use tare_lab::peers::runner::{Limits, Load};
 use tare_lab::runner::{Drawn, Runner};
 use tare_lab::thresholds::Thresholds;
-use tare_lab::{ClockedRequest, LabError, Lengths, ReferenceStore, Rig};
+use tare_lab::{ClockedRequest, LabError, Lengths, On, ReferenceStore, Rig};
 use tare_model::{Model, PlanSpec};
 use tare_ops::Class;
 
@@ -45,6 +45,7 @@ impl Scene {
     fn rig(&self) -> Rig<'_> {
         Rig {
             model: &self.model,
+            on: On::Cpu,
             cpu: CpuConfig { threads: 1, isa: detect_isa(), pin: false },
             plan: PlanSpec::find("paged").unwrap(),
             class: Class::by_name("f32").unwrap(),

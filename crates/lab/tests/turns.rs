@@ -3,7 +3,7 @@
 use tare_cpu::{CpuConfig, detect_isa};
 use tare_lab::clock::{Baton, Turns, clock};
 use tare_lab::runner::Runner;
-use tare_lab::{ClockedRequest, EngineRunner, Lengths, Rig};
+use tare_lab::{ClockedRequest, EngineRunner, Lengths, On, Rig};
 use tare_model::{Model, PlanSpec};
 use tare_ops::Class;
 
@@ -12,6 +12,7 @@ const LENGTHS: Lengths = Lengths { depth: 8, prompt_tokens: 20, output_tokens: 1
 fn rig<'m>(model: &'m Model, plan: &str) -> Rig<'m> {
     Rig {
         model,
+        on: On::Cpu,
         cpu: CpuConfig { threads: 2, isa: detect_isa(), pin: false },
         plan: PlanSpec::find(plan).unwrap(),
         class: Class::by_name("w4a16").unwrap(),

@@ -160,7 +160,8 @@ impl PlanSpec {
     }
 }
 
-const LEVELS: [Isa; 7] = [Isa::Portable, Isa::Neon, Isa::Avx2, Isa::Avx512, Isa::Avx512Vnni, Isa::Avx512Bf16, Isa::Amx];
+const LEVELS: [Isa; 8] =
+    [Isa::Portable, Isa::Neon, Isa::Avx2, Isa::Avx512, Isa::Avx512Vnni, Isa::Avx512Bf16, Isa::Amx, Isa::Cuda];
 
 impl TryFrom<String> for Strategy {
     type Error = Fault;

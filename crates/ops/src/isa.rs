@@ -21,6 +21,8 @@ pub enum Isa {
     Avx512Bf16,
     /// AMX tiles with int8 and bf16 products.
     Amx,
+    /// A CUDA device; which one, the backend says.
+    Cuda,
 }
 
 impl Isa {
@@ -34,6 +36,7 @@ impl Isa {
             Isa::Avx512Vnni => "avx512vnni",
             Isa::Avx512Bf16 => "avx512bf16",
             Isa::Amx => "amx",
+            Isa::Cuda => "cuda",
         }
     }
 }

@@ -8,7 +8,7 @@ use super::{model::HowArgs, model::ModelArgs};
 /// `tare doctor`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "EXAMPLES\n  tare doctor\n  tare doctor --plan paged                    also which kernel runs each operator, and why\n  tare doctor -m smollm2-135m --class f32"
+    after_help = "EXAMPLES\n  tare doctor\n  tare doctor --plan paged                    also which kernel runs each operator, and why\n  tare doctor -m smollm2-135m --class f32\n  tare doctor --backend cuda --conformance    whether every kernel gives the bits of the reference on this device"
 )]
 pub(crate) struct DoctorArgs {
     /// Show the kernels chosen for this model [default with --plan or --class: the one of `tare next`]
@@ -16,6 +16,9 @@ pub(crate) struct DoctorArgs {
     pub(crate) model: Option<String>,
     #[command(flatten)]
     pub(crate) how: HowArgs,
+    /// Hold every kernel of the backend against the conformance table, bit for bit
+    #[arg(long)]
+    pub(crate) conformance: bool,
     /// Measure the ceilings again
     #[arg(long)]
     pub(crate) fresh: bool,

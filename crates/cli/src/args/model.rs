@@ -1,6 +1,6 @@
 //! Which model, how it is run, how tokens are drawn.
 
-use clap::{Args, ValueHint};
+use clap::{Args, ValueEnum, ValueHint};
 
 /// Which model, and how it is run.
 #[derive(Debug, Clone, Args)]
@@ -12,9 +12,22 @@ pub(crate) struct ModelArgs {
     pub(crate) how: HowArgs,
 }
 
+/// A backend by name.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum BackendName {
+    /// The processors of this host.
+    #[default]
+    Cpu,
+    /// The first CUDA device.
+    Cuda,
+}
+
 /// How a model is run.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct HowArgs {
+    /// What computes
+    #[arg(long, value_enum, default_value_t = BackendName::Cpu)]
+    pub(crate) backend: BackendName,
     /// Worker threads [default: the processors this process may use]
     #[arg(short, long, value_name = "N")]
     pub(crate) threads: Option<usize>,

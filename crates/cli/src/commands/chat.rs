@@ -28,7 +28,7 @@ pub(crate) fn run(args: &ChatArgs, settings: &Settings) -> Result<()> {
     let model = open_model(&args.model.model, settings)?;
     let tokenizer = tokenizer(&model)?;
     let template = chat_template(&model, &tokenizer)?;
-    let how = How::of(&args.model.how, &model, None)?;
+    let how = How::of(&args.model.how, &model, None, settings)?;
     let engine = how.engine(&model)?;
     let interrupt = Interrupt::listen()?;
     let mut chat = Chat {

@@ -26,7 +26,7 @@ pub(crate) fn run(args: &ClockArgs, settings: &Settings) -> Result<()> {
     let mut all = Vec::new();
     for work in args.works() {
         let request = request(&work, &model)?;
-        let rig = rig(&model, &args.how, &request)?;
+        let rig = rig(&model, &args.how, &request, settings)?;
         let done = weigh(&rig, &request, work.rounds, named, (settings, args.output.as_deref()))?;
         if !args.json {
             print(&done);

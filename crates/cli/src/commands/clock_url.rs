@@ -18,7 +18,7 @@ use tare_lab::thresholds::Thresholds;
 use tare_lab::{ClockedRequest, ReferenceStore};
 use tare_model::Model;
 
-use crate::args::{ClockArgs, HowArgs, PrefillLogits, WorkArgs};
+use crate::args::{BackendName, ClockArgs, HowArgs, PrefillLogits, WorkArgs};
 use crate::built::build_info;
 use crate::interrupt::Interrupt;
 use crate::settings::Settings;
@@ -112,6 +112,7 @@ fn refuse_meaningless(args: &ClockArgs) -> Result<(), Fault> {
     let how = &args.how;
     let judged = args.remote.gate_model.is_some();
     let given = [
+        ("--backend cuda", how.backend == BackendName::Cuda),
         ("--plan", how.plan.is_some()),
         ("--isa", how.isa.is_some()),
         ("--context", how.context.is_some()),
@@ -141,7 +142,7 @@ fn judge(
     settings: &Settings,
 ) -> Result<(String, Reading<GateReport>)> {
     let request = &requests[0];
-    let rig = rig(model, &HowArgs { class: None, ..args.how.clone() }, request)?;
+    let rig = rig(model, &HowArgs { class: None, ..args.how.clone() }, request, settings)?;
     let class = args.remote.gate_class.clone().unwrap_or_else(|| rig.class.name.to_string());
     let ids = match judgeable(request, rounds) {
         Reading::Available(ids) => ids,

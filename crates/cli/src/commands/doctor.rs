@@ -1,15 +1,21 @@
 //! `tare doctor`: the host, its ceilings, and what would run on it.
 
-use anyhow::Result;
+use anyhow::{Result, bail};
+use serde::Serialize;
 use serde_json::json;
+use tare_core::Reading;
 use tare_core::units::human_bytes;
+use tare_cpu::CpuConfig;
+use tare_cuda::{CudaConfig, CudaInfo, ceilings as device};
 use tare_engine::Engine;
+use tare_lab::On;
+use tare_ops::conformance::{Closeness, cases, check};
 use tare_probe::ceilings::{Ceilings, Effort, Origin};
 use tare_probe::{Host, Quietness};
 
 use crate::args::{DoctorArgs, MEASURED_MODEL};
 use crate::settings::Settings;
-use crate::setup::{How, cpu_config, open_model};
+use crate::setup::{How, cpu_config, on, open_model};
 use crate::weighing::{ceilings, spinner};
 
 /// Runs the command.
@@ -34,10 +40,16 @@ pub(crate) fn run(args: &DoctorArgs, settings: &Settings) -> Result<()> {
     let engine = match args.model.as_deref().or(asks.then_some(MEASURED_MODEL)) {
         Some(name) => {
             let model = open_model(name, settings)?;
-            Some(How::of(&args.how, &model, None)?.engine(&model)?)
+            Some(How::of(&args.how, &model, None, settings)?.engine(&model)?)
         }
         None => None,
     };
+    let cuda = tare_cuda::probe(0);
+    let device = match on(&args.how, settings) {
+        On::Cpu => None,
+        On::Cuda(config) => Some(Reading::from(device::measure(&config))),
+    };
+    let conformance = args.conformance.then(|| hold(&on(&args.how, settings), &cpu)).transpose()?;
     if args.json {
         let plans: Option<Vec<_>> = engine.as_ref().map(|e| e.resolved().iter().map(|r| json!({
             "plan": r.plan.name, "class": r.plan.class, "bucket": r.plan.bucket, "digest": r.digest, "choices": r.choices
@@ -45,19 +57,83 @@ pub(crate) fn run(args: &DoctorArgs, settings: &Settings) -> Result<()> {
         println!(
             "{}",
             json!({ "host": host, "ceilings": stored.ceilings, "quietness": quiet, "isa": cpu.isa,
-                    "threads": cpu.threads, "cuda": { "unavailable": "this build has no CUDA backend yet" }, "plans": plans })
+                    "threads": cpu.threads, "cuda": cuda, "cuda_ceilings": device, "plans": plans, "conformance": conformance })
         );
-        return Ok(());
+        return refuse_differences(conformance.as_ref());
     }
     print_host(&host, &quiet);
     print_ceilings(&stored.ceilings, &stored.origin);
     let levels: Vec<&str> = cpu.isa.levels().iter().map(|l| l.name()).collect();
     println!("kernels     {} threads, levels {}", cpu.threads, levels.join(" "));
-    println!("cuda        unavailable: this build has no CUDA backend yet");
+    print_cuda(&cuda);
+    device.iter().for_each(print_device);
+    conformance.iter().for_each(print_conformance);
     if let Some(e) = &engine {
         print_plans(e);
     }
-    Ok(())
+    refuse_differences(conformance.as_ref())
+}
+
+/// What a backend made of the conformance table.
+#[derive(Debug, Serialize)]
+struct Conformance {
+    /// `cpu` or `cuda`.
+    backend: String,
+    /// Pairs of case and kernel.
+    compared: usize,
+    /// Those that do not give the bits of the reference.
+    differences: Vec<String>,
+}
+
+/// Runs the conformance table; on a device launch by launch, so that an error names its kernel.
+fn hold(on: &On, cpu: &CpuConfig) -> Result<Conformance> {
+    let bar = spinner("holding every kernel against the reference");
+    let mut backend = match on {
+        On::Cpu => On::Cpu.backend(cpu)?,
+        On::Cuda(config) => On::Cuda(CudaConfig { stepwise: true, ..config.clone() }).backend(cpu)?,
+    };
+    let report = check(&mut *backend, &cases(), Closeness::Bitwise);
+    bar.finish_and_clear();
+    let differences = report.differences.iter().map(|d| format!("{} on {}: {}", d.case, d.kernel, d.what)).collect();
+    Ok(Conformance { backend: backend.describe().name, compared: report.compared, differences })
+}
+
+fn print_conformance(c: &Conformance) {
+    let right = c.compared.saturating_sub(c.differences.len());
+    println!("conformance {}: {right} of {} bit for bit the reference", c.backend, c.compared);
+    c.differences.iter().for_each(|d| println!("            {d}"));
+}
+
+fn refuse_differences(held: Option<&Conformance>) -> Result<()> {
+    let different = held.map_or(0, |c| c.differences.len());
+    if different == 0 { Ok(()) } else { bail!("{different} kernels do not give the bits of the reference") }
+}
+
+fn print_device(ceilings: &Reading<device::Ceilings>) {
+    match ceilings {
+        Reading::Available(c) => {
+            let rate = |samples: &[device::Sample]| Reading::from(device::Ceilings::rate(samples).ok_or("no sample"));
+            let read = rate(&c.read).map(|r| format!("{:.0} GB/s", r / 1e9));
+            let flops = rate(&c.flops).map(|r| format!("{:.1} TFLOP/s", r / 1e12));
+            println!("            reads {read}, multiply-adds in F32 {flops}");
+        }
+        Reading::Unavailable { why } => println!("            ceilings unavailable: {why}"),
+    }
+}
+
+fn print_cuda(cuda: &Reading<CudaInfo>) {
+    match cuda {
+        Reading::Available(c) => println!(
+            "cuda        {}, {}, {} multiprocessors, {}, driver for CUDA {}, compiler {}",
+            c.name,
+            c.arch,
+            c.multiprocessors,
+            human_bytes(c.memory_bytes),
+            c.driver,
+            c.nvrtc
+        ),
+        Reading::Unavailable { why } => println!("cuda        unavailable: {why}"),
+    }
 }
 
 fn print_host(host: &Host, quiet: &Quietness) {

@@ -15,7 +15,7 @@ use crate::setup::{How, open_model, read_ids};
 pub(crate) fn run(args: &LogitsArgs, settings: &Settings) -> Result<()> {
     let ids = read_ids(&args.ids)?;
     let model = open_model(&args.model.model, settings)?;
-    let how = How::of(&args.model.how, &model, Some(ids.len().max(1)))?;
+    let how = How::of(&args.model.how, &model, Some(ids.len().max(1)), settings)?;
     let mut engine = how.engine(&model)?;
     let tokens = ids.len();
     engine.submit(Request { prompt_logits: PromptLogits::All, ..Request::greedy(ids, 0) })?;

@@ -19,7 +19,7 @@ const LENGTHS: Lengths = Lengths { depth: 0, prompt_tokens: 272, output_tokens: 
 pub(crate) fn run(args: &MutateArgs, settings: &Settings) -> Result<()> {
     let model = open_model(&args.model, settings)?;
     let request = ClockedRequest::drawn(LENGTHS, model.config().vocab, 0)?;
-    let rig = rig(&model, &args.how, &request)?;
+    let rig = rig(&model, &args.how, &request, settings)?;
     let store = ReferenceStore::at(settings.references(), &build_info()?.binary_sha256);
     let interrupt = Interrupt::listen()?;
     let quiet = args.json;

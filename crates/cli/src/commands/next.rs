@@ -15,7 +15,7 @@ use crate::weighing::{Named, Weighed, request, rig, weigh};
 pub(crate) fn run(args: &NextArgs, settings: &Settings) -> Result<()> {
     let model = open_model(&args.model, settings)?;
     let request = request(&args.work, &model)?;
-    let rig = rig(&model, &args.how, &request)?;
+    let rig = rig(&model, &args.how, &request, settings)?;
     let named = Named { study: "next", question: "Which phase is farthest from its floor, and what bounds it?" };
     let done = weigh(&rig, &request, args.work.rounds, named, (settings, args.output.as_deref()))?;
     let found = findings(&done.record);

@@ -26,7 +26,7 @@ pub(crate) fn run(args: &PerplexityArgs, settings: &Settings) -> Result<()> {
     if args.window < 2 {
         bail!("--window: expected at least 2 tokens, since the first of a window is not scored, found {}", args.window);
     }
-    let how = How::of(&args.model.how, &model, Some(args.window))?;
+    let how = How::of(&args.model.how, &model, Some(args.window), settings)?;
     let mut engine = how.engine(&model)?;
     let nll = negative_log_likelihoods(&mut engine, &ids, args.window)?;
     if nll.is_empty() {

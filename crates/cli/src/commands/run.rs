@@ -20,7 +20,7 @@ pub(crate) fn run(args: &RunArgs, settings: &Settings) -> Result<()> {
     let model = open_model(&args.model.model, settings)?;
     let tokenizer = if args.ids.is_some() { tokenizer(&model).ok() } else { Some(tokenizer(&model)?) };
     let prompt = prompt(args, &model, tokenizer.as_ref())?;
-    let how = How::of(&args.model.how, &model, None)?;
+    let how = How::of(&args.model.how, &model, None, settings)?;
     let room = how.context.saturating_sub(prompt.len()).max(1);
     let mut engine = how.engine(&model)?;
     let interrupt = Interrupt::listen()?;

@@ -25,7 +25,7 @@ pub(crate) fn run(args: &ServeArgs, settings: &Settings) -> Result<()> {
     let tokenizer = tokenizer(&model)?;
     // Without a template only completions are served; the server says so to those who ask for chat.
     let template = if model.chat_template().is_some() { Some(chat_template(&model, &tokenizer)?) } else { None };
-    let how = How::of(&args.model.how, &model, None)?;
+    let how = How::of(&args.model.how, &model, None, settings)?;
     let engine = how.engine_for(&model, args.max_sequences, args.max_queue)?;
     let served = ServedModel {
         name: args.served_name.clone().unwrap_or_else(|| args.model.model.clone()),

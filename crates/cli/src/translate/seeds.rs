@@ -29,8 +29,11 @@ const LOGITS: Flag =
     value(&["--prefill-logits"], "logits of the last prompt token or of all", To::Same("--prefill-logits"));
 const WARM_UP: Flag = value(&["--warmup"], "warm-ups", To::None("one warm-up always runs, and the gate judges it too"));
 const JSON: Flag = value(&["--json-output"], "file for the results", To::JsonFile);
-const DEVICE: Flag =
-    value(&["--device"], "where it runs", To::One(&[("cpu", &[])], "the CPU backend runs; the GPU follows"));
+const DEVICE: Flag = value(
+    &["--device"],
+    "where it runs",
+    To::One(&[("cpu", &[])], "an NVIDIA GPU is tare clock --backend cuda; studies run on the CPU"),
+);
 const IN_FILE: &str = "it stands in the study file: tare study FILE runs a changed copy of studies/ladder.toml";
 const LEAST: &str = "lengths are exact: the largest counts";
 

@@ -9,7 +9,6 @@ use tare_evidence::samples::RowTokens;
 use tare_model::{Model, PlanSpec, classes};
 use tare_ops::{Class, Isa};
 
-use crate::LabError;
 use crate::arm::protocol::{Judged, Load};
 use crate::arm::subject::Subject;
 use crate::build_info::BuildInfo;
@@ -21,6 +20,7 @@ use crate::rig::Rig;
 use crate::study::ArmSpec;
 use crate::thresholds::Thresholds;
 use crate::work::ClockedRequest;
+use crate::{LabError, On};
 
 /// Rows of one prefill chunk.
 const MAX_ROWS: usize = 256;
@@ -69,6 +69,7 @@ pub fn rig<'m>(arm: &ArmSpec, model: &'m Model, request: &ClockedRequest, thread
     let class = if arm.peer.is_some() { Class::by_name("f32")? } else { classes::choose(model, arm.class.as_deref())? };
     Ok(Rig {
         model,
+        on: On::Cpu,
         cpu: CpuConfig { threads: arm.threads.unwrap_or(threads), isa: levels(arm.isa.as_deref())?, pin: true },
         plan: PlanSpec::find(arm.plan.as_deref().unwrap_or(PlanSpec::DEFAULT))?,
         class,

@@ -197,6 +197,7 @@ mod tests {
         let request = ClockedRequest::drawn(lengths, model.config().vocab, 1).unwrap();
         let rig = Rig {
             model: &model,
+            on: crate::On::Cpu,
             cpu: CpuConfig { threads: 4, isa: detect_isa(), pin: false },
             plan: PlanSpec::find("paged").unwrap(),
             class: Class::by_name("f32").unwrap(),

@@ -8,7 +8,7 @@ use tare_evidence::ledger::Shown;
 use tare_evidence::replicate::{self, Replication};
 use tare_evidence::{AnyDocument, Ledger, Record};
 
-use crate::args::{HowArgs, PrefillLogits, ReproduceArgs, WorkArgs};
+use crate::args::{BackendName, HowArgs, PrefillLogits, ReproduceArgs, WorkArgs};
 use crate::settings::Settings;
 use crate::setup::open_model;
 use crate::weighing::{Named, request, rig, weigh};
@@ -26,8 +26,11 @@ pub(super) fn run(ledger: &Ledger, args: &ReproduceArgs, settings: &Settings) ->
     };
     let name = model_of(&first, args)?;
     let model = open_model(&name, settings)?;
+    let backend = if first.arm.backend == "cuda" { BackendName::Cuda } else { BackendName::Cpu };
     let how = HowArgs {
-        threads: first.arm.threads.available().map(|&n| n as usize),
+        backend,
+        // Those of a device are not the processors that judge it.
+        threads: first.arm.threads.available().filter(|_| backend == BackendName::Cpu).map(|&n| n as usize),
         class: Some(first.arm.class.clone()),
         plan: Some(first.arm.plan.clone()),
         isa: None,
@@ -35,7 +38,7 @@ pub(super) fn run(ledger: &Ledger, args: &ReproduceArgs, settings: &Settings) ->
     };
     let rounds = first.method.planned_rounds as usize;
     let request = request(&work(&first.work, rounds, args)?, &model)?;
-    let rig = rig(&model, &how, &request)?;
+    let rig = rig(&model, &how, &request, settings)?;
     let question = format!("Does {} replicate on this host?", first.id);
     let named = Named { study: &first.about.study, question: &question };
     let done = weigh(&rig, &request, rounds, named, (settings, args.output.as_deref()))?;

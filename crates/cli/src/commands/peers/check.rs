@@ -7,7 +7,7 @@ use tare_lab::gate::{Gate, Run};
 use tare_lab::peers::PeerRunner;
 use tare_lab::runner::{Drawn, Runner};
 use tare_lab::thresholds::Thresholds;
-use tare_lab::{ClockedRequest, LabError, Lengths, ReferenceStore, Rig};
+use tare_lab::{ClockedRequest, LabError, Lengths, On, ReferenceStore, Rig};
 use tare_model::{Model, PlanSpec};
 use tare_ops::{Class, class::CLASSES};
 use tare_probe::Host;
@@ -44,6 +44,7 @@ pub(super) fn run(args: &CheckArgs, settings: &Settings) -> Result<()> {
     ask()?;
     bar.set_message("judging by the F32 reference");
     let rig = Rig {
+        on: On::Cpu,
         model: &model,
         cpu: tare_cpu::CpuConfig { threads, isa: tare_cpu::detect_isa(), pin: true },
         plan: PlanSpec::find(PlanSpec::DEFAULT)?,

@@ -1,0 +1,154 @@
+// The most likely token of each selected row and what its log-probability needs.
+//
+// math: token = argmax x, the lower id on a tie; sum = sum_i e^(x_i - max x)
+// shapes: logits [selected, V], results [selected]
+// layout: F32 rows
+// precision: exponentials and their 16 lanes in F32; the host takes the logarithm in F64
+// preconditions: V at least 1
+// cost: two passes over V logits that are in cache
+// tolerance: bit-identical to the reference
+// wins: greedy decoding: 16 bytes a row travel to the host instead of V logits
+// loses: one half-warp adds the exponentials of a row, in order
+// fallback: `tare_ops::reference::sample` on the host, over logits that are downloaded: rows that are filtered, penalised,
+//   masked, hot, that report their most likely tokens, or whose logits are no numbers
+// evidence: none yet
+// source: none
+
+struct Result {
+    u32 token;
+    float logit;
+    float sum;
+    u32 odd;  // 1: a NaN, an infinity above, or nothing above negative infinity
+};
+
+struct SampleArgs {
+    const Step* step;
+    const float* logits;
+    Result* parts;    // [selected, count]
+    Result* results;  // [selected]
+    u32 stride;
+    u32 vocab;
+    u32 count;  // parts of a row
+    u32 reserved;
+};
+
+#define SAMPLE_THREADS 256
+#define NOWHERE 0xffffffffu
+
+struct Best {
+    float logit;
+    u32 token;
+    u32 odd;
+};
+
+DEVICE Best better(Best a, Best b) {
+    bool second = b.logit > a.logit || (b.logit == a.logit && b.token < a.token);
+    Best c = second ? b : a;
+    c.odd = a.odd | b.odd;
+    return c;
+}
+
+// The best of the block, in thread 0.
+DEVICE Best best_of_block(Best mine, Best* parts) {
+    UNROLL
+    for (int half = 16; half > 0; half /= 2) {
+        Best other;
+        other.logit = __shfl_xor_sync(FULL, mine.logit, half, 32);
+        other.token = __shfl_xor_sync(FULL, mine.token, half, 32);
+        other.odd = __shfl_xor_sync(FULL, mine.odd, half, 32);
+        mine = better(mine, other);
+    }
+    if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = mine;
+    __syncthreads();
+    if (threadIdx.x == 0)
+        for (u32 i = 1; i < blockDim.x / 32; i++) mine = better(mine, parts[i]);
+    return mine;
+}
+
+DEVICE Best none() {
+    Best b;
+    b.logit = -as_float(0x7f800000u);
+    b.token = NOWHERE;
+    b.odd = 0;
+    return b;
+}
+
+// The best of one part of a row: parts are runs of ids.
+KERNEL(sample_parts, SampleArgs, SAMPLE_THREADS) {
+    __shared__ Best parts[SAMPLE_THREADS / 32];
+    u32 t = blockIdx.y;
+    if (t >= a.step->selected) return;
+    const float* x = a.logits + (u64)t * a.stride;
+    u32 run = (a.vocab + a.count - 1) / a.count;
+    u32 begin = blockIdx.x * run;
+    u32 end = begin + run < a.vocab ? begin + run : a.vocab;
+    Best best = none();
+    for (u32 i = begin + threadIdx.x; i < end; i += SAMPLE_THREADS) {
+        float v = x[i];
+        if (v != v || v == as_float(0x7f800000u)) best.odd = 1;
+        if (v > best.logit) best.logit = v, best.token = i;
+    }
+    best = best_of_block(best, parts);
+    if (threadIdx.x == 0) {
+        Result r;
+        r.token = best.token;
+        r.logit = best.logit;
+        r.sum = 0.0f;
+        r.odd = best.odd;
+        a.parts[(u64)t * a.count + blockIdx.x] = r;
+    }
+}
+
+#define FINISH_THREADS 1024
+#define FINISH_STAGED 4096
+#define FINISH_EACH (FINISH_STAGED / FINISH_THREADS)
+
+// The best of the parts of a row, then the sum of exponentials: all threads make them, the first half-warp adds them.
+KERNEL(sample_finish, SampleArgs, FINISH_THREADS) {
+    __shared__ Best best;
+    __shared__ float staged[FINISH_STAGED];
+    u32 t = blockIdx.x;
+    if (t >= a.step->selected) return;
+    if (threadIdx.x == 0) {
+        Best b = none();
+        for (u32 i = 0; i < a.count; i++) {
+            Result r = a.parts[(u64)t * a.count + i];
+            Best other;
+            other.logit = r.logit;
+            other.token = r.token;
+            other.odd = r.odd;
+            b = better(b, other);
+        }
+        if (b.token == NOWHERE) b.odd = 1;
+        best = b;
+    }
+    __syncthreads();
+    const float* x = a.logits + (u64)t * a.stride;
+    float most = best.logit, acc = 0.0f;
+    for (u32 begin = 0; begin < a.vocab; begin += FINISH_STAGED) {
+        u32 n = a.vocab - begin < FINISH_STAGED ? a.vocab - begin : FINISH_STAGED;
+        float made[FINISH_EACH];
+        UNROLL
+        for (int i = 0; i < FINISH_EACH; i++) {
+            u32 at = i * FINISH_THREADS + threadIdx.x;
+            made[i] = at < n ? exponential(__fsub_rn(x[begin + at], most)) : 0.0f;
+        }
+        __syncthreads();
+        UNROLL
+        for (int i = 0; i < FINISH_EACH; i++) staged[i * FINISH_THREADS + threadIdx.x] = made[i];
+        __syncthreads();
+        if (threadIdx.x < LANES)
+            for (u32 i = threadIdx.x; i < n; i += LANES) acc = __fadd_rn(acc, staged[i]);
+    }
+    if (threadIdx.x < 32) {
+        float sum = tree(acc);
+        if (threadIdx.x == 0) {
+            Result r;
+            r.token = best.token;
+            r.logit = best.logit;
+            r.sum = sum;
+            r.odd = best.odd;
+            a.results[t] = r;
+        }
+    }
+}

@@ -1,0 +1,34 @@
+// The gated unit of the feed-forward block.
+//
+// math: out = gate / (1 + e^-gate) * up
+// shapes: gate, up, out [T, F]
+// layout: F32 rows
+// precision: the reference's exponential; division rounded once
+// preconditions: out may be gate
+// cost: two reads and one write of rows that are in cache
+// tolerance: bit-identical to the reference
+// wins: nothing but its shortness
+// loses: a kernel of its own, where the two products before it could do it
+// fallback: none: it takes every shape
+// evidence: none yet
+// source: none
+
+struct SwigluArgs {
+    const Step* step;
+    const float* gate;
+    const float* up;
+    float* out;
+    u32 gate_stride;
+    u32 up_stride;
+    u32 out_stride;
+    u32 width;
+};
+
+#define SWIGLU_THREADS 256
+
+KERNEL(swiglu, SwigluArgs, SWIGLU_THREADS) {
+    u32 t = blockIdx.y, i = blockIdx.x * SWIGLU_THREADS + threadIdx.x;
+    if (t >= a.step->rows || i >= a.width) return;
+    float silu = silu_of(a.gate[(u64)t * a.gate_stride + i]);
+    a.out[(u64)t * a.out_stride + i] = __fmul_rn(silu, a.up[(u64)t * a.up_stride + i]);
+}

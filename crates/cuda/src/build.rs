@@ -1,0 +1,373 @@
+//! The launches of a plan: each call, or several that one launch can carry, with the structure that its kernel takes.
+
+use tare_core::Fault;
+use tare_ops::{BufId, ForwardPlan, Op, OpCall, OpError, OpName, RopeStyle, Rounding, RowSpace, WeightId};
+
+use crate::args::{self, Part};
+use crate::device::{Address, Device, Launch, failed};
+use crate::fuse::{Group, groups};
+use crate::kv::shape_args;
+use crate::program::{Linker, MOST_PARTS, Places, rows, stride};
+use crate::registry::MOST_HEAD;
+use crate::units::{LINEAR_FEW, LINEAR_GATED, LINEAR_MANY, PARTS, Unit};
+use crate::weights::Held;
+
+/// Rows and outputs of a tile of `linear_many`.
+const TILE: usize = 32;
+/// Outputs of a block of `linear_few_*`.
+const FEW_OUTPUTS: usize = 8;
+/// Heads of a block of `heads`.
+const HEADS_EACH: usize = 8;
+/// Logits of one part in which the largest is looked for.
+const PART_LOGITS: usize = 2048;
+
+/// A program in the making.
+pub(crate) struct Build<'a, D> {
+    pub(crate) linker: Linker<'a>,
+    pub(crate) plan: &'a ForwardPlan,
+    pub(crate) device: &'a mut D,
+    pub(crate) places: &'a Places,
+    /// Where the program's memory begins, and with it the step's block.
+    pub(crate) base: Address,
+    pub(crate) launches: Vec<Launch>,
+}
+
+/// A kernel's name, the grid and the threads of a block.
+type Shape<'a> = (&'a str, (usize, usize), u32);
+
+/// A norm of rows or of heads.
+struct Norm {
+    x: BufId,
+    weight: WeightId,
+    heads: u32,
+    eps: f32,
+    out: BufId,
+}
+
+impl<D: Device> Build<'_, D> {
+    /// Every launch.
+    ///
+    /// # Errors
+    /// When a kernel does not compile or the device fails.
+    pub(crate) fn all(&mut self, fused: bool) -> Result<(), OpError> {
+        for (table, at) in &self.places.heads_tables {
+            self.device.upload(self.base.plus(*at), bytemuck::cast_slice(table))?;
+        }
+        groups(self.plan, fused).iter().try_for_each(|group| match group {
+            Group::One(at) => self.call(&self.plan.calls[*at]),
+            Group::Linears { norm, first, count, gated } => self.linears(group, *norm, *first..*first + *count, *gated),
+            Group::Heads { first, normed } => self.heads(group, *first, *normed),
+        })
+    }
+
+    fn call(&mut self, call: &OpCall) -> Result<(), OpError> {
+        match &call.op {
+            Op::Embedding { .. } => self.embedding(call),
+            Op::RmsNorm { x, weight, eps, out } => {
+                let norm = Norm { x: *x, weight: *weight, heads: 1, eps: *eps, out: *out };
+                self.norm(call, &norm, ("rms_norm", (self.rows(*x), 1), 256))
+            }
+            Op::HeadNorm { x, weight, heads, eps } => {
+                let norm = Norm { x: *x, weight: *weight, heads: *heads, eps: *eps, out: *x };
+                self.norm(call, &norm, ("head_norm", (self.rows(*x), 1), 128))
+            }
+            Op::Rope { .. } => self.rope(call),
+            Op::Linear { .. } => self.linear(call),
+            Op::KvAppend { .. } => self.append(call),
+            Op::Attention { .. } => self.attention(call),
+            Op::SwiGlu { .. } => self.swiglu(call),
+            Op::SelectRows { .. } => self.select_rows(call),
+            Op::Sample { .. } => self.sample(call),
+        }
+    }
+
+    fn embedding(&mut self, call: &OpCall) -> Result<(), OpError> {
+        let Op::Embedding { table, out } = &call.op else { return Ok(()) };
+        let args = args::Embedding {
+            m: self.held(*table).matrix,
+            step: self.base.0,
+            out: self.at(*out),
+            out_stride: self.stride(*out),
+            reserved: 0,
+        };
+        self.push(call, ("embedding", (self.rows(*out), 1), 128), &args)
+    }
+
+    fn norm(&mut self, call: &OpCall, n: &Norm, shape: Shape<'_>) -> Result<(), OpError> {
+        let width = self.plan.buffer(n.x).width / (n.heads as usize).max(1);
+        let args = args::Norm {
+            step: self.base.0,
+            x: self.at(n.x),
+            weight: self.vector(call, n.weight)?,
+            out: self.at(n.out),
+            x_stride: self.stride(n.x),
+            out_stride: self.stride(n.out),
+            width: width as u32,
+            heads: n.heads,
+            eps: n.eps,
+            of_selected: self.of_selected(n.x),
+        };
+        self.push(call, shape, &args)
+    }
+
+    fn rope(&mut self, call: &OpCall) -> Result<(), OpError> {
+        let Op::Rope { x, heads } = &call.op else { return Ok(()) };
+        let args = args::Rope {
+            step: self.base.0,
+            x: self.at(*x),
+            stride: self.stride(*x),
+            heads: *heads,
+            pairs: self.plan.rope.inv_freq.len() as u32,
+            interleaved: self.interleaved(),
+        };
+        self.push(call, ("rope", (self.rows(*x), 1), 128), &args)
+    }
+
+    fn append(&mut self, call: &OpCall) -> Result<(), OpError> {
+        let Op::KvAppend { layer, k, v } = &call.op else { return Ok(()) };
+        let args = args::Append {
+            step: self.base.0,
+            k: self.at(*k),
+            v: self.at(*v),
+            pool: shape_args(self.plan.kv),
+            k_stride: self.stride(*k),
+            v_stride: self.stride(*v),
+            layer: *layer,
+            reserved: 0,
+        };
+        self.push(call, ("kv_append", (self.rows(*k), 1), 128), &args)
+    }
+
+    fn attention(&mut self, call: &OpCall) -> Result<(), OpError> {
+        let Op::Attention { layer, q, kv_of_head, scale, out } = &call.op else { return Ok(()) };
+        if self.plan.kv.head_size > MOST_HEAD {
+            let expected = format!("heads of at most {MOST_HEAD} elements");
+            return Err(Fault::new(call.kernel.clone(), expected, self.plan.kv.head_size.to_string()).into());
+        }
+        let table = self.places.heads_tables.iter().find(|(t, _)| t == kv_of_head).map_or(0, |(_, at)| *at);
+        let args = args::Attention {
+            step: self.base.0,
+            q: self.at(*q),
+            out: self.at(*out),
+            kv_of_head: self.base.plus(table).0,
+            pool: shape_args(self.plan.kv),
+            q_stride: self.stride(*q),
+            out_stride: self.stride(*out),
+            layer: *layer,
+            heads: kv_of_head.len() as u32,
+            scale: *scale,
+            reserved: 0,
+        };
+        self.push(call, ("attention", (kv_of_head.len(), self.rows(*q)), 256), &args)
+    }
+
+    fn swiglu(&mut self, call: &OpCall) -> Result<(), OpError> {
+        let Op::SwiGlu { gate, up, out } = &call.op else { return Ok(()) };
+        let width = self.plan.buffer(*out).width;
+        let args = args::Swiglu {
+            step: self.base.0,
+            gate: self.at(*gate),
+            up: self.at(*up),
+            out: self.at(*out),
+            gate_stride: self.stride(*gate),
+            up_stride: self.stride(*up),
+            out_stride: self.stride(*out),
+            width: width as u32,
+        };
+        self.push(call, ("swiglu", (width.div_ceil(256), self.rows(*out)), 256), &args)
+    }
+
+    fn select_rows(&mut self, call: &OpCall) -> Result<(), OpError> {
+        let Op::SelectRows { x, out } = &call.op else { return Ok(()) };
+        let args = args::Select {
+            step: self.base.0,
+            x: self.at(*x),
+            out: self.at(*out),
+            x_stride: self.stride(*x),
+            out_stride: self.stride(*out),
+            width: self.plan.buffer(*out).width as u32,
+            reserved: 0,
+        };
+        self.push(call, ("select_rows", (self.rows(*out), 1), 256), &args)
+    }
+
+    fn sample(&mut self, call: &OpCall) -> Result<(), OpError> {
+        let Op::Sample { logits } = &call.op else { return Ok(()) };
+        let (vocab, rows) = (self.plan.buffer(*logits).width, self.rows(*logits));
+        let count = vocab.div_ceil(PART_LOGITS).min(MOST_PARTS);
+        let args = args::Sample {
+            step: self.base.0,
+            logits: self.at(*logits),
+            parts: self.base.plus(self.places.parts).0,
+            results: self.base.plus(self.places.results).0,
+            stride: self.stride(*logits),
+            vocab: vocab as u32,
+            count: count as u32,
+            reserved: 0,
+        };
+        self.push(call, ("sample_parts", (count, rows), 256), &args)?;
+        self.push(call, ("sample_finish", (rows, 1), 1024), &args)
+    }
+
+    /// One product by itself.
+    fn linear(&mut self, call: &OpCall) -> Result<(), OpError> {
+        let args = self.linear_args(&[call], None)?;
+        let Op::Linear { out, .. } = &call.op else { return Ok(()) };
+        let (rows, outputs) = (self.rows(*out), args.part[0].m.rows as usize);
+        let shape = match few(&LINEAR_FEW, rows) {
+            Some(kernel) => (kernel, (outputs.div_ceil(FEW_OUTPUTS), 1), 128),
+            None => (LINEAR_MANY, (outputs.div_ceil(TILE), rows.div_ceil(TILE)), 256),
+        };
+        self.push(call, shape, &args)
+    }
+
+    /// Products over the same rows, with the norm before and the gated unit after them.
+    fn linears(
+        &mut self,
+        group: &Group,
+        norm: Option<usize>,
+        products: std::ops::Range<usize>,
+        gated: Option<usize>,
+    ) -> Result<(), OpError> {
+        let plan = self.plan;
+        let calls: Vec<&OpCall> = plan.calls[products].iter().collect();
+        let args = self.linear_args(&calls, norm.map(|at| &plan.calls[at]))?;
+        let Op::Linear { out, .. } = &calls[0].op else { return Ok(()) };
+        let rows = self.rows(*out);
+        let blocks = |p: &Part| (p.m.rows as usize).div_ceil(FEW_OUTPUTS);
+        let (kernel, blocks) = match gated {
+            Some(_) => (few(&LINEAR_GATED, rows), blocks(&args.part[0])),
+            None => (few(&LINEAR_FEW, rows), args.part[..calls.len()].iter().map(blocks).sum()),
+        };
+        let kernel = kernel.ok_or_else(|| failed(&calls[0].kernel, "no kernel for so many rows"))?;
+        let unit = self.unit(calls[0]);
+        self.launch(&unit, self.key(group), (kernel, (blocks, 1), 128), &args)
+    }
+
+    fn linear_args(&self, calls: &[&OpCall], norm: Option<&OpCall>) -> Result<args::Linear, OpError> {
+        let mut args: args::Linear = bytemuck::Zeroable::zeroed();
+        let mut first_block = 0;
+        for (part, call) in args.part.iter_mut().zip(calls) {
+            let Op::Linear { weight, bias, out, .. } = &call.op else { continue };
+            let m = self.held(*weight).matrix;
+            *part = Part {
+                m,
+                bias: bias.map(|b| self.vector(call, b)).transpose()?.unwrap_or(0),
+                out: self.at(*out),
+                out_stride: self.stride(*out),
+                first_block,
+            };
+            first_block += m.rows.div_ceil(FEW_OUTPUTS as u32);
+        }
+        args.parts = calls.len().min(PARTS) as u32;
+        args.step = self.base.0;
+        if let Op::Linear { x, accumulate, rounding, .. } = &calls[0].op {
+            (args.x, args.x_stride) = (self.at(*x), self.stride(*x));
+            args.accumulate = u32::from(*accumulate);
+            args.bf16 = u32::from(*rounding == Rounding::Bf16);
+            args.of_selected = self.of_selected(*x);
+        }
+        if let Some((call, Op::RmsNorm { x, weight, eps, .. })) = norm.map(|call| (call, &call.op)) {
+            (args.x, args.x_stride) = (self.at(*x), self.stride(*x));
+            args.norm = self.vector(call, *weight)?;
+            args.eps = *eps;
+        }
+        Ok(args)
+    }
+
+    /// Norms and rotations of queries and keys, and the append.
+    fn heads(&mut self, group: &Group, first: usize, normed: bool) -> Result<(), OpError> {
+        let calls = &self.plan.calls[first..];
+        let mut args: args::Heads = bytemuck::Zeroable::zeroed();
+        if normed {
+            for (call, (weight, its)) in
+                calls.iter().zip([(&mut args.q_norm, &mut args.q_eps), (&mut args.k_norm, &mut args.k_eps)])
+            {
+                let Op::HeadNorm { weight: id, eps, .. } = &call.op else { continue };
+                (*weight, *its) = (self.vector(call, *id)?, *eps);
+            }
+        }
+        let turned = &calls[if normed { 2 } else { 0 }..];
+        let (Op::Rope { x: q, heads }, Op::KvAppend { layer, k, v }) = (&turned[0].op, &turned[2].op) else {
+            return Ok(());
+        };
+        args.step = self.base.0;
+        (args.q, args.q_stride) = (self.at(*q), self.stride(*q));
+        (args.k, args.k_stride) = (self.at(*k), self.stride(*k));
+        (args.v, args.v_stride) = (self.at(*v), self.stride(*v));
+        args.pool = shape_args(self.plan.kv);
+        (args.heads, args.layer, args.interleaved) = (*heads, *layer, self.interleaved());
+        let all = *heads as usize + 2 * self.plan.kv.kv_heads;
+        let shape = ("heads", (all.div_ceil(HEADS_EACH), self.rows(*q)), 128);
+        self.launch(&Unit::heads(), self.key(group), shape, &args)
+    }
+
+    fn push<A: bytemuck::Pod>(&mut self, call: &OpCall, shape: Shape<'_>, args: &A) -> Result<(), OpError> {
+        let unit = self.unit(call);
+        self.launch(&unit, call.kernel.clone(), shape, args)
+    }
+
+    fn launch<A: bytemuck::Pod>(
+        &mut self,
+        unit: &Unit,
+        key: String,
+        (kernel, grid, threads): Shape<'_>,
+        args: &A,
+    ) -> Result<(), OpError> {
+        // A bucket in which nothing may be wanted has no rows to launch for.
+        if grid.0 == 0 || grid.1 == 0 {
+            return Ok(());
+        }
+        let kernel = self.device.kernel(unit, kernel)?;
+        let grid = (grid.0 as u32, grid.1 as u32);
+        self.launches.push(Launch { kernel, key, grid, threads, args: bytemuck::bytes_of(args).to_vec() });
+        Ok(())
+    }
+
+    /// The unit of a call's kernel.
+    fn unit(&self, call: &OpCall) -> Unit {
+        let format = call.op.matrix().map(|w| self.held(w).format);
+        let op: OpName = call.op.name();
+        Unit::of(op, format)
+    }
+
+    /// The keys of a group's calls, for messages.
+    fn key(&self, group: &Group) -> String {
+        let keys: Vec<&str> = self.plan.calls[group.calls()].iter().map(|c| c.kernel.as_str()).collect();
+        keys.join(" + ")
+    }
+
+    fn held(&self, id: WeightId) -> &Held {
+        &self.linker.weights[id.0 as usize]
+    }
+
+    fn vector(&self, call: &OpCall, id: WeightId) -> Result<u64, OpError> {
+        let held = self.held(id);
+        held.vector.map(|at| at.0).ok_or_else(|| failed(&call.kernel, format!("{} is no vector", held.name)))
+    }
+
+    fn rows(&self, id: BufId) -> usize {
+        rows(self.plan, self.plan.buffer(id).rows)
+    }
+
+    fn of_selected(&self, id: BufId) -> u32 {
+        u32::from(self.plan.buffer(id).rows == RowSpace::Selected)
+    }
+
+    fn at(&self, id: BufId) -> u64 {
+        self.base.plus(self.places.buffers[id.0 as usize]).0
+    }
+
+    fn stride(&self, id: BufId) -> u32 {
+        stride(self.plan.buffer(id).width) as u32
+    }
+
+    fn interleaved(&self) -> u32 {
+        u32::from(self.plan.rope.style == RopeStyle::Interleaved)
+    }
+}
+
+/// The kernel of a family for so many rows.
+fn few<'a>(kernels: &[(usize, &'a str)], rows: usize) -> Option<&'a str> {
+    kernels.iter().find(|(most, _)| rows <= *most).map(|(_, kernel)| *kernel)
+}

@@ -1,0 +1,108 @@
+//! What the backend needs of a device: memory, kernels, and lists of launches that can be replayed.
+
+use tare_ops::OpError;
+
+use crate::units::Unit;
+
+/// A place in device memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Address(pub u64);
+
+impl Address {
+    /// Nothing: where an argument is left out.
+    pub const NULL: Address = Address(0);
+
+    /// `bytes` further.
+    #[must_use]
+    pub fn plus(self, bytes: usize) -> Self {
+        Self(self.0 + bytes as u64)
+    }
+}
+
+/// A kernel that a device has loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelId(pub usize);
+
+/// A recorded list of launches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GraphId(pub usize);
+
+/// One launch of a kernel.
+#[derive(Clone, Debug)]
+pub struct Launch {
+    /// Which kernel.
+    pub kernel: KernelId,
+    /// The key of the call that it belongs to, for messages.
+    pub key: String,
+    /// Blocks in x and y.
+    pub grid: (u32, u32),
+    /// Threads of a block.
+    pub threads: u32,
+    /// The bytes of the kernel's one argument.
+    pub args: Vec<u8>,
+}
+
+/// A device with memory of its own. Everything that is asked of it happens in the order in which it is asked.
+pub trait Device: Send {
+    /// What it is, for people.
+    fn describe(&self) -> String;
+
+    /// Takes memory, aligned to 256 bytes. `what` is for the message when there is none.
+    ///
+    /// # Errors
+    /// When there is not enough.
+    fn alloc(&mut self, what: &str, bytes: usize) -> Result<Address, OpError>;
+
+    /// Gives memory back; nothing that was launched before still uses it afterwards.
+    fn free(&mut self, at: Address);
+
+    /// Sets every byte.
+    ///
+    /// # Errors
+    /// When the device fails.
+    fn fill(&mut self, at: Address, bytes: usize, value: u8) -> Result<(), OpError>;
+
+    /// Copies to the device. `bytes` may change as soon as this returns.
+    ///
+    /// # Errors
+    /// When the device fails.
+    fn upload(&mut self, at: Address, bytes: &[u8]) -> Result<(), OpError>;
+
+    /// Waits for what was asked before and copies from the device.
+    ///
+    /// # Errors
+    /// When the device fails, or anything launched before has failed.
+    fn download(&mut self, at: Address, bytes: &mut [u8]) -> Result<(), OpError>;
+
+    /// Loads kernel `name` of `unit`, compiling the unit when it is not there yet.
+    ///
+    /// # Errors
+    /// When the unit does not compile.
+    fn kernel(&mut self, unit: &Unit, name: &str) -> Result<KernelId, OpError>;
+
+    /// Runs one kernel.
+    ///
+    /// # Errors
+    /// When the launch is refused.
+    fn launch(&mut self, launch: &Launch) -> Result<(), OpError>;
+
+    /// Records launches, so that they can be repeated by one call.
+    ///
+    /// # Errors
+    /// When a launch is refused.
+    fn record(&mut self, launches: &[Launch]) -> Result<GraphId, OpError>;
+
+    /// Runs what was recorded.
+    ///
+    /// # Errors
+    /// When the device refuses.
+    fn replay(&mut self, graph: GraphId) -> Result<(), OpError>;
+
+    /// Frees a recording.
+    fn forget(&mut self, graph: GraphId);
+}
+
+/// The error of a device, in its own words.
+pub fn failed(kernel: &str, message: impl Into<String>) -> OpError {
+    OpError::Device { kernel: kernel.to_string(), message: message.into() }
+}

@@ -1,0 +1,332 @@
+//! A device behind NVIDIA's driver: one context, one stream, modules kept by digest, captured graphs.
+
+use std::collections::BTreeMap;
+use std::ffi::{CString, c_void};
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use cudarc::driver::{CudaContext, CudaGraph, CudaStream, DriverError, result, sys};
+use tare_core::Fault;
+use tare_core::digest::sha256_hex;
+use tare_ops::OpError;
+
+use crate::device::{Address, Device, GraphId, KernelId, Launch, failed};
+use crate::nvrtc::{Nvrtc, OPTIONS};
+use crate::probe::{CudaInfo, Opened, open, say};
+use crate::units::Unit;
+
+/// Bytes of pinned memory through which a step's changes travel.
+const STAGING_BYTES: usize = 4 << 20;
+
+/// How a device is used.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CudaConfig {
+    /// Which device: 0 is the first.
+    pub ordinal: usize,
+    /// Folder in which compiled kernels are kept from one process to the next; none keeps nothing.
+    pub cache: Option<PathBuf>,
+    /// Waits after each launch and records nothing, so that an error names its kernel.
+    pub stepwise: bool,
+}
+
+/// A CUDA device.
+pub struct Driver {
+    context: Arc<CudaContext>,
+    stream: Arc<CudaStream>,
+    nvrtc: Nvrtc,
+    info: CudaInfo,
+    config: CudaConfig,
+    modules: BTreeMap<String, sys::CUmodule>,
+    kernels: Vec<sys::CUfunction>,
+    names: BTreeMap<(String, String), KernelId>,
+    graphs: BTreeMap<usize, Recorded>,
+    memory: BTreeMap<u64, usize>,
+    staging: *mut u8,
+    /// Bytes of `staging` that may still be read by the device.
+    staged: usize,
+}
+
+enum Recorded {
+    Graph(CudaGraph),
+    Launches(Vec<Launch>),
+}
+
+// SAFETY: handles of the driver may be used from any thread that has bound the context, which every call does first;
+// the pinned memory belongs to this value alone.
+unsafe impl Send for Driver {}
+
+impl fmt::Debug for Driver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Driver").field("info", &self.info).field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+impl Driver {
+    /// Opens a device.
+    ///
+    /// # Errors
+    /// Why it cannot be used.
+    pub fn open(config: CudaConfig) -> Result<Self, OpError> {
+        let Opened { context, nvrtc, info } = open(config.ordinal).map_err(|why| {
+            Fault::new("cuda", "a device that can be used", why).remedy("`tare doctor` shows what this host has")
+        })?;
+        let stream = context.new_stream().map_err(|e| failed("cuda: stream", say(&e)))?;
+        // SAFETY: freed in drop, and never while the device reads it.
+        let staging = unsafe { result::malloc_host(STAGING_BYTES, 0) };
+        let staging = staging.map_err(|e| failed("cuda: pinned memory", say(&e)))?.cast();
+        Ok(Self {
+            context,
+            stream,
+            nvrtc,
+            info,
+            config,
+            modules: BTreeMap::new(),
+            kernels: Vec::new(),
+            names: BTreeMap::new(),
+            graphs: BTreeMap::new(),
+            memory: BTreeMap::new(),
+            staging,
+            staged: 0,
+        })
+    }
+
+    /// What was opened.
+    pub fn info(&self) -> &CudaInfo {
+        &self.info
+    }
+
+    /// Runs one kernel and gives its time by the device's own clock, in nanoseconds: at least 1.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub(crate) fn time(&mut self, launch: &Launch) -> Result<u64, OpError> {
+        let stream = self.bind(&launch.key)?;
+        let say = |e: DriverError| failed(&launch.key, say(&e));
+        let create = || result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT).map_err(say);
+        let (start, end) = (create()?, create()?);
+        // SAFETY: both events live until they are destroyed below, after everything has been waited for.
+        let measured = unsafe { result::event::record(start, stream) }
+            .map_err(say)
+            .and_then(|()| self.start(launch, stream))
+            // SAFETY: as above.
+            .and_then(|()| unsafe { result::event::record(end, stream) }.map_err(say))
+            .and_then(|()| self.wait(&launch.key))
+            // SAFETY: as above.
+            .and_then(|()| unsafe { result::event::elapsed(start, end) }.map_err(say));
+        for event in [start, end] {
+            // SAFETY: created above and used no more.
+            unsafe { result::event::destroy(event) }.ok();
+        }
+        measured.map(|ms| ((f64::from(ms) * 1e6) as u64).max(1))
+    }
+
+    fn bind(&self, call: &str) -> Result<sys::CUstream, OpError> {
+        self.context.bind_to_thread().map_err(|e| failed(call, say(&e)))?;
+        Ok(self.stream.cu_stream())
+    }
+
+    /// Waits for everything; what was staged is free again.
+    fn wait(&mut self, call: &str) -> Result<(), OpError> {
+        let stream = self.bind(call)?;
+        // SAFETY: the stream lives as long as this value.
+        unsafe { result::stream::synchronize(stream) }.map_err(|e| failed(call, say(&e)))?;
+        self.staged = 0;
+        Ok(())
+    }
+
+    /// The cubin of a unit: from the cache folder, else compiled and put there.
+    fn cubin(&self, unit: &Unit) -> Result<Vec<u8>, OpError> {
+        let (major, minor) = self.nvrtc.version();
+        let arch = &self.info.arch;
+        let key = format!("{}\n{}\n{arch}\n{major}.{minor}\n", unit.text, OPTIONS.join(" "));
+        let file = self.config.cache.as_ref().map(|c| c.join(format!("{}.cubin", sha256_hex(key.as_bytes()))));
+        if let Some(kept) = file.as_ref().and_then(|f| std::fs::read(f).ok()).filter(|b| b.starts_with(b"\x7fELF")) {
+            return Ok(kept);
+        }
+        let cubin = self.nvrtc.compile(&unit.name, &unit.text, arch).map_err(|e| failed(&unit.name, e))?;
+        if let Some(file) = file {
+            keep(&file, &cubin);
+        }
+        Ok(cubin)
+    }
+
+    fn module(&mut self, unit: &Unit) -> Result<sys::CUmodule, OpError> {
+        if let Some(module) = self.modules.get(&unit.name) {
+            return Ok(*module);
+        }
+        let cubin = self.cubin(unit)?;
+        self.bind(&unit.name)?;
+        // SAFETY: a whole cubin, which begins with its own size.
+        let module = unsafe { result::module::load_data(cubin.as_ptr().cast()) };
+        let module = module.map_err(|e| failed(&unit.name, say(&e)))?;
+        self.modules.insert(unit.name.clone(), module);
+        Ok(module)
+    }
+
+    fn start(&self, launch: &Launch, stream: sys::CUstream) -> Result<(), OpError> {
+        let mut params = [launch.args.as_ptr().cast_mut().cast::<c_void>()];
+        let (grid, block) = ((launch.grid.0, launch.grid.1, 1), (launch.threads, 1, 1));
+        let function = self.kernels[launch.kernel.0];
+        // SAFETY: the kernel takes one structure, whose bytes these are: programs are built from the types of `args`.
+        let started = unsafe { result::launch_kernel(function, grid, block, 0, stream, &mut params) };
+        started.map_err(|e| failed(&launch.key, say(&e)))
+    }
+
+    fn capture(&self, launches: &[Launch]) -> Result<CudaGraph, OpError> {
+        let at = "recording of a step";
+        let stream = self.bind(at)?;
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        self.stream.begin_capture(mode).map_err(|e| failed(at, say(&e)))?;
+        let started = launches.iter().try_for_each(|launch| self.start(launch, stream));
+        let ended = self.stream.end_capture(sys::CUgraphInstantiate_flags(0));
+        started?;
+        let graph = ended.map_err(|e| failed(at, say(&e)))?.ok_or_else(|| failed(at, "nothing was recorded"))?;
+        graph.upload().map_err(|e| failed(at, say(&e)))?;
+        Ok(graph)
+    }
+}
+
+/// Puts a cubin into the cache folder under a name that appears whole or not at all. A folder that cannot be written is
+/// a cache that keeps nothing.
+fn keep(file: &std::path::Path, cubin: &[u8]) {
+    let Some(folder) = file.parent() else { return };
+    let part = file.with_extension(format!("{}.part", std::process::id()));
+    let written = std::fs::create_dir_all(folder).and_then(|()| std::fs::write(&part, cubin));
+    if written.and_then(|()| std::fs::rename(&part, file)).is_err() {
+        std::fs::remove_file(&part).ok();
+    }
+}
+
+impl Device for Driver {
+    fn describe(&self) -> String {
+        let CudaInfo { name, arch, driver, nvrtc, .. } = &self.info;
+        format!("{name} ({arch}, driver for CUDA {driver}, compiler {nvrtc})")
+    }
+
+    fn alloc(&mut self, what: &str, bytes: usize) -> Result<Address, OpError> {
+        self.bind(what)?;
+        // SAFETY: freed in `free` or in drop.
+        let at = unsafe { result::malloc_sync(bytes.max(1)) }.map_err(|e| match e {
+            DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY) => {
+                OpError::OutOfMemory { what: what.to_string(), bytes, device: self.info.name.clone() }
+            }
+            other => failed(what, say(&other)),
+        })?;
+        self.memory.insert(at, bytes);
+        Ok(Address(at))
+    }
+
+    fn free(&mut self, at: Address) {
+        // A device that has failed frees its memory with its context.
+        if self.memory.remove(&at.0).is_some() && self.wait("free").is_ok() {
+            // SAFETY: came from `alloc`, was not freed before, and nothing that runs uses it.
+            unsafe { result::free_sync(at.0) }.ok();
+        }
+    }
+
+    fn fill(&mut self, at: Address, bytes: usize, value: u8) -> Result<(), OpError> {
+        let stream = self.bind("fill")?;
+        // SAFETY: the backend fills what it allocated.
+        unsafe { result::memset_d8_async(at.0, value, bytes, stream) }.map_err(|e| failed("fill", say(&e)))
+    }
+
+    fn upload(&mut self, at: Address, bytes: &[u8]) -> Result<(), OpError> {
+        let stream = self.bind("upload")?;
+        if bytes.len() > STAGING_BYTES {
+            // SAFETY: the source lives until the wait below has ended.
+            unsafe { result::memcpy_htod_async(at.0, bytes, stream) }.map_err(|e| failed("upload", say(&e)))?;
+            return self.wait("upload");
+        }
+        if self.staged + bytes.len() > STAGING_BYTES {
+            self.wait("upload")?;
+        }
+        // SAFETY: the bytes after `staged` are inside the pinned memory, and the device reads none of them yet.
+        let part = unsafe { std::slice::from_raw_parts_mut(self.staging.add(self.staged), bytes.len()) };
+        part.copy_from_slice(bytes);
+        self.staged = (self.staged + bytes.len()).next_multiple_of(16);
+        // SAFETY: pinned memory that is not written again before the next wait.
+        unsafe { result::memcpy_htod_async(at.0, part, stream) }.map_err(|e| failed("upload", say(&e)))
+    }
+
+    fn download(&mut self, at: Address, bytes: &mut [u8]) -> Result<(), OpError> {
+        let stream = self.bind("download")?;
+        if self.staged + bytes.len() > STAGING_BYTES {
+            // SAFETY: the target lives until the wait below has ended.
+            let copied = unsafe { result::memcpy_dtoh_async(bytes, at.0, stream) };
+            copied.map_err(|e| failed("download", say(&e)))?;
+            return self.wait("the step");
+        }
+        // SAFETY: the bytes after `staged` are inside the pinned memory, and nothing else uses them.
+        let part = unsafe { std::slice::from_raw_parts_mut(self.staging.add(self.staged), bytes.len()) };
+        // SAFETY: pinned memory that nobody touches before the wait below has ended.
+        let copied = unsafe { result::memcpy_dtoh_async(part, at.0, stream) };
+        copied.map_err(|e| failed("download", say(&e)))?;
+        self.wait("the step")?;
+        bytes.copy_from_slice(part);
+        Ok(())
+    }
+
+    fn kernel(&mut self, unit: &Unit, name: &str) -> Result<KernelId, OpError> {
+        let key = (unit.name.clone(), name.to_string());
+        if let Some(id) = self.names.get(&key) {
+            return Ok(*id);
+        }
+        let module = self.module(unit)?;
+        let symbol = CString::new(name).map_err(|e| failed(name, e.to_string()))?;
+        // SAFETY: modules live until drop.
+        let function = unsafe { result::module::get_function(module, symbol) };
+        let id = KernelId(self.kernels.len());
+        self.kernels.push(function.map_err(|e| failed(name, say(&e)))?);
+        self.names.insert(key, id);
+        Ok(id)
+    }
+
+    fn launch(&mut self, launch: &Launch) -> Result<(), OpError> {
+        let stream = self.bind(&launch.key)?;
+        self.start(launch, stream)?;
+        if self.config.stepwise { self.wait(&launch.key) } else { Ok(()) }
+    }
+
+    fn record(&mut self, launches: &[Launch]) -> Result<GraphId, OpError> {
+        let id = self.graphs.keys().next_back().map_or(0, |last| last + 1);
+        let recorded = match self.config.stepwise || launches.is_empty() {
+            true => Recorded::Launches(launches.to_vec()),
+            false => Recorded::Graph(self.capture(launches)?),
+        };
+        self.graphs.insert(id, recorded);
+        Ok(GraphId(id))
+    }
+
+    fn replay(&mut self, graph: GraphId) -> Result<(), OpError> {
+        let launches = match self.graphs.get(&graph.0) {
+            Some(Recorded::Graph(graph)) => return graph.launch().map_err(|e| failed("the step", say(&e))),
+            Some(Recorded::Launches(launches)) => launches.clone(),
+            None => return Err(failed("the step", "there is no such recording")),
+        };
+        launches.iter().try_for_each(|launch| self.launch(launch))
+    }
+
+    fn forget(&mut self, graph: GraphId) {
+        if self.wait("forget").is_ok() {
+            self.graphs.remove(&graph.0);
+        }
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.wait("the end").ok();
+        self.graphs.clear();
+        for module in std::mem::take(&mut self.modules).into_values() {
+            // SAFETY: loaded by us, and no kernel of it runs.
+            unsafe { result::module::unload(module) }.ok();
+        }
+        for at in std::mem::take(&mut self.memory).into_keys() {
+            // SAFETY: allocated by us and not freed before.
+            unsafe { result::free_sync(at) }.ok();
+        }
+        // SAFETY: pinned by `open`; the device has been waited for.
+        unsafe { result::free_host(self.staging.cast()) }.ok();
+    }
+}

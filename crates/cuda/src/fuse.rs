@@ -1,0 +1,206 @@
+//! Calls of a plan that one launch can carry, because they follow each other and nobody else looks at what lies between.
+//!
+//! A fused launch gives the bits that its calls give one by one, so that a plan means the same either way.
+
+use tare_ops::{BufId, ForwardPlan, Op, RowSpace, WeightId};
+
+use crate::layout::Layout;
+use crate::registry::MOST_HEAD;
+use crate::units::{GATED, LINEAR_FEW, PARTS, STAGED_COLUMNS};
+
+/// Calls that one launch carries, by their indices in the plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Group {
+    /// A call by itself.
+    One(usize),
+    /// Products over the same rows: `count` calls from `first` on.
+    Linears {
+        /// The norm that makes those rows.
+        norm: Option<usize>,
+        /// The first product.
+        first: usize,
+        /// How many.
+        count: usize,
+        /// The gated unit that the two products feed.
+        gated: Option<usize>,
+    },
+    /// Norms (if any) and rotations of queries and keys, and the append that stores the keys.
+    Heads {
+        /// First call.
+        first: usize,
+        /// Whether the first two calls are norms.
+        normed: bool,
+    },
+}
+
+impl Group {
+    /// Indices of its calls.
+    pub(crate) fn calls(&self) -> std::ops::Range<usize> {
+        match *self {
+            Group::One(i) => i..i + 1,
+            Group::Linears { norm, first, count, gated } => {
+                norm.unwrap_or(first)..gated.map_or(first + count, |g| g + 1)
+            }
+            Group::Heads { first, normed } => first..first + if normed { 5 } else { 3 },
+        }
+    }
+}
+
+/// The calls of `plan` in launches, in order; each by itself when not `fused`.
+pub(crate) fn groups(plan: &ForwardPlan, fused: bool) -> Vec<Group> {
+    let mut groups = Vec::new();
+    let mut at = 0;
+    while at < plan.calls.len() {
+        let group = if fused { Finder { plan }.group(at) } else { Group::One(at) };
+        at = group.calls().end;
+        groups.push(group);
+    }
+    groups
+}
+
+struct Finder<'a> {
+    plan: &'a ForwardPlan,
+}
+
+/// What products must share to be in one launch.
+#[derive(Clone, Copy, PartialEq)]
+struct Product {
+    x: BufId,
+    layout: Layout,
+    bf16: bool,
+    out: BufId,
+    accumulate: bool,
+}
+
+impl Finder<'_> {
+    fn group(&self, at: usize) -> Group {
+        match self.op(at) {
+            Some(Op::RmsNorm { .. }) => self.normed_linears(at).unwrap_or(Group::One(at)),
+            Some(Op::Linear { .. }) => self.linears(at, None).unwrap_or(Group::One(at)),
+            Some(Op::HeadNorm { .. } | Op::Rope { .. }) => self.heads(at).unwrap_or(Group::One(at)),
+            _ => Group::One(at),
+        }
+    }
+
+    fn op(&self, at: usize) -> Option<&Op> {
+        self.plan.calls.get(at).map(|c| &c.op)
+    }
+
+    fn rows(&self, id: BufId) -> usize {
+        match self.plan.buffer(id).rows {
+            RowSpace::All => self.plan.bucket.rows,
+            RowSpace::Selected => self.plan.bucket.selected,
+        }
+    }
+
+    fn layout(&self, id: WeightId) -> Option<Layout> {
+        self.plan.weight(id).map(|w| Layout::of(w.format))
+    }
+
+    /// A norm and the products over what it makes, when nothing else reads that.
+    fn normed_linears(&self, at: usize) -> Option<Group> {
+        let Some(Op::RmsNorm { x, out, .. }) = self.op(at) else { return None };
+        let most = LINEAR_FEW.iter().map(|(rows, _)| *rows).find(|rows| self.rows(*out) <= *rows)?;
+        let cols = self.plan.buffer(*out).width.next_multiple_of(crate::layout::CHUNK);
+        let group = self.linears(at + 1, Some((at, *out)))?;
+        let fits = cols * most <= STAGED_COLUMNS;
+        // A block may still read the rows when another one has its outputs already.
+        let apart = group.calls().skip(1).all(|i| self.op(i).is_some_and(|op| op.output() != x));
+        (fits && apart && !self.read_from(group.calls().end, *out)).then_some(group)
+    }
+
+    /// Products over the same rows from `at` on, with the gated unit after two of them.
+    fn linears(&self, at: usize, norm: Option<(usize, BufId)>) -> Option<Group> {
+        let first = self.product(at)?;
+        if self.rows(first.out) > LINEAR_FEW[LINEAR_FEW.len() - 1].0 || norm.is_some_and(|(_, x)| x != first.x) {
+            return None;
+        }
+        let mut outs = vec![first.out];
+        while let Some(next) = self.product(at + outs.len()) {
+            let alike = Product { out: first.out, ..next } == first && !first.accumulate;
+            if !alike || outs.contains(&next.out) || next.out == first.x || outs.len() == PARTS {
+                break;
+            }
+            outs.push(next.out);
+        }
+        let norm = norm.map(|(at, _)| at);
+        let group = Group::Linears { norm, first: at, count: outs.len(), gated: None };
+        let gated = self.gated(&group, &outs);
+        Some(match group {
+            Group::Linears { norm, first, count, .. } => Group::Linears { norm, first, count, gated },
+            other => other,
+        })
+    }
+
+    /// The gated unit that follows the products into `outs`, when nobody reads what they give before or after it.
+    fn gated(&self, products: &Group, outs: &[BufId]) -> Option<usize> {
+        let at = products.calls().end;
+        let (Some(Op::SwiGlu { gate, up, out }), [first, second]) = (self.op(at), outs) else { return None };
+        let theirs = gate == first && up == second && out == gate;
+        (theirs && self.rows(*gate) <= GATED && !self.read_from(at + 1, *up)).then_some(at)
+    }
+
+    fn product(&self, at: usize) -> Option<Product> {
+        let Some(Op::Linear { x, weight, accumulate, rounding, out, .. }) = self.op(at) else { return None };
+        let bf16 = *rounding == tare_ops::Rounding::Bf16;
+        Some(Product { x: *x, layout: self.layout(*weight)?, bf16, out: *out, accumulate: *accumulate })
+    }
+
+    /// `[norm q, norm k,] rope q, rope k, append k v`.
+    fn heads(&self, at: usize) -> Option<Group> {
+        let normed = matches!(self.op(at), Some(Op::HeadNorm { .. }));
+        let ropes = if normed { at + 2 } else { at };
+        let (Some(Op::Rope { x: q, .. }), Some(Op::Rope { x: k, .. })) = (self.op(ropes), self.op(ropes + 1)) else {
+            return None;
+        };
+        let Some(Op::KvAppend { k: stored, v, .. }) = self.op(ropes + 2) else { return None };
+        let norms = match (self.op(at), self.op(at + 1)) {
+            (Some(Op::HeadNorm { x: a, .. }), Some(Op::HeadNorm { x: b, .. })) => a == q && b == k,
+            _ => !normed,
+        };
+        let e = self.plan.kv.head_size;
+        // Heads of the cache are the heads that are turned.
+        let same = e == 2 * self.plan.rope.inv_freq.len() && self.plan.buffer(*q).width.is_multiple_of(e);
+        let apart = q != k && q != v && k != v;
+        (norms && apart && same && stored == k && e <= MOST_HEAD).then_some(Group::Heads { first: at, normed })
+    }
+
+    /// Whether a call from `at` on reads what `buffer` holds before another writes it.
+    fn read_from(&self, at: usize, buffer: BufId) -> bool {
+        for call in &self.plan.calls[at..] {
+            if reads(&call.op).contains(&Some(buffer)) {
+                return true;
+            }
+            if writes(&call.op) == Some(buffer) {
+                return false;
+            }
+        }
+        false
+    }
+}
+
+/// Buffers that a call reads.
+fn reads(op: &Op) -> [Option<BufId>; 2] {
+    match op {
+        Op::Embedding { .. } => [None, None],
+        Op::RmsNorm { x, .. } | Op::HeadNorm { x, .. } | Op::Rope { x, .. } | Op::SelectRows { x, .. } => {
+            [Some(*x), None]
+        }
+        Op::Linear { x, accumulate, out, .. } => [Some(*x), accumulate.then_some(*out)],
+        Op::KvAppend { k, v, .. } => [Some(*k), Some(*v)],
+        Op::Attention { q, .. } => [Some(*q), None],
+        Op::SwiGlu { gate, up, .. } => [Some(*gate), Some(*up)],
+        Op::Sample { logits } => [Some(*logits), None],
+    }
+}
+
+/// The buffer whose every row a call writes anew.
+fn writes(op: &Op) -> Option<BufId> {
+    match op {
+        Op::KvAppend { .. } | Op::Sample { .. } => None,
+        other => Some(*other.output()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

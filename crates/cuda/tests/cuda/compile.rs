@@ -1,0 +1,104 @@
+//! Every kernel compiles for the architectures that are listed and keeps its registers. It needs no GPU: the compiler was
+//! fetched.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::Command;
+
+use tare_cuda::nvrtc::Nvrtc;
+use tare_cuda::units::Unit;
+
+/// Registers that a thread of a kernel may have, by the beginning of the kernel's name. They decide how many blocks a
+/// multiprocessor holds.
+const REGISTERS: [(&str, u32); 5] =
+    [("linear_many", 128), ("linear_gated", 160), ("linear_few", 144), ("attention", 80), ("", 48)];
+
+/// What one kernel takes.
+#[derive(Debug, PartialEq, Eq)]
+struct Usage {
+    registers: u32,
+    /// Bytes of local memory: registers that did not fit.
+    spilled: u32,
+}
+
+fn asset(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../target/assets").join(name)
+}
+
+/// What `cuobjdump` says of each kernel in a cubin.
+fn usages(unit: &Unit, arch: &str, cubin: &[u8]) -> BTreeMap<String, Usage> {
+    let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{}.{arch}.cubin", unit.name));
+    std::fs::write(&file, cubin).unwrap();
+    let out = Command::new(asset("cuobjdump")).arg("-res-usage").arg(&file).output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    parse(&String::from_utf8_lossy(&out.stdout))
+}
+
+fn parse(text: &str) -> BTreeMap<String, Usage> {
+    let mut found = BTreeMap::new();
+    let mut kernel = None;
+    for line in text.lines() {
+        let line = line.trim();
+        if let Some(name) = line.strip_prefix("Function ") {
+            kernel = Some(name.trim_end_matches(':').to_string());
+        } else if let (Some(_), Some(kernel)) = (line.strip_prefix("REG:"), kernel.take()) {
+            let number = |key: &str| -> u32 {
+                let value = line.split_whitespace().find_map(|w| w.strip_prefix(key)).unwrap();
+                value.parse().unwrap()
+            };
+            let spilled = number("STACK:") + number("LOCAL:");
+            found.insert(kernel, Usage { registers: number("REG:"), spilled });
+        }
+    }
+    found
+}
+
+fn hold(nvrtc: &Nvrtc, unit: &Unit, arch: &str) {
+    let cubin = nvrtc.compile(&unit.name, &unit.text, arch).unwrap_or_else(|e| panic!("{} for {arch}: {e}", unit.name));
+    let usages = usages(unit, arch, &cubin);
+    assert_eq!(usages.len(), unit.kernels.len(), "{}: {usages:?}", unit.name);
+    for kernel in unit.kernels {
+        let usage = &usages[*kernel];
+        let (_, most) = REGISTERS.iter().find(|(start, _)| kernel.starts_with(start)).unwrap();
+        assert!(
+            usage.spilled == 0 && usage.registers <= *most,
+            "{} {kernel} for {arch}: at most {most} registers and nothing spilled, found {usage:?}",
+            unit.name
+        );
+    }
+}
+
+fn compiler() -> Nvrtc {
+    Nvrtc::at(&asset("libnvrtc.so.13")).unwrap()
+}
+
+#[test]
+#[ignore = "needs fetched assets: cargo xtask fetch"]
+fn fetched_compiler_takes_every_kernel_without_spilling() {
+    let nvrtc = compiler();
+    assert_eq!(nvrtc.version(), (13, 0));
+    Unit::all().iter().for_each(|unit| hold(&nvrtc, unit, "sm_90a"));
+    let refused = nvrtc.compile("broken", "extern \"C\" __global__ void f() { g(); }", "sm_90a").unwrap_err();
+    assert!(refused.contains("broken.cu") && refused.contains("undefined"), "{refused}");
+}
+
+/// What they take differs little from layout to layout: one of plain elements, one of groups, and all without a matrix.
+#[test]
+#[ignore = "needs fetched assets: cargo xtask fetch"]
+fn fetched_compiler_takes_one_kernel_of_each_kind_for_other_architectures() {
+    let nvrtc = compiler();
+    let layout = |unit: &Unit| unit.name.split_once('.').map_or(String::new(), |(_, layout)| layout.to_string());
+    let units: Vec<Unit> =
+        Unit::all().into_iter().filter(|u| ["", "bf16", "q4g128b"].contains(&layout(u).as_str())).collect();
+    assert_eq!(units.len(), 9 + 2 * 2);
+    for arch in ["sm_80", "sm_100a"] {
+        units.iter().for_each(|unit| hold(&nvrtc, unit, arch));
+    }
+}
+
+#[test]
+fn resource_lines_are_read() {
+    let text =
+        "Resource usage:\n Common:\n  GLOBAL:0\n Function a:\n  REG:40 STACK:16 SHARED:0 LOCAL:8 CONSTANT[0]:96\n";
+    assert_eq!(parse(text), BTreeMap::from([("a".to_string(), Usage { registers: 40, spilled: 24 })]));
+}

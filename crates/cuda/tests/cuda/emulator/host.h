@@ -1,0 +1,190 @@
+// Stands in for a CUDA device on a host, so that kernels can be tested without one. Put before a kernel's text.
+//
+// A block's threads are fibers: each runs until it meets a barrier or exchanges a value with its warp, and the next one
+// goes on. They run in rising or in falling order, so that a missing barrier shows in one of the two. A barrier that
+// not all threads reach ends the launch with an error, as does an exchange that not all threads of the warp take part in.
+#define TARE_HOST 1
+
+#undef _FORTIFY_SOURCE
+#include <math.h>
+#include <setjmp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <ucontext.h>
+
+#define __shared__ static
+#define __align__(n) __attribute__((aligned(n)))
+
+struct Dim {
+    unsigned x, y;
+};
+struct __align__(8) uint2 {
+    unsigned x, y;
+};
+struct __align__(16) uint4 {
+    unsigned x, y, z, w;
+};
+struct __align__(16) float4 {
+    float x, y, z, w;
+};
+static inline float4 make_float4(float x, float y, float z, float w) {
+    float4 v = {x, y, z, w};
+    return v;
+}
+
+static Dim threadIdx, blockIdx, blockDim, gridDim;
+
+enum State { READY, AT_BLOCK, AT_WARP, DONE };
+enum { WARP = 32, MOST_THREADS = 1024, STACK = 65536 };
+
+// A fiber is made once and runs one thread after the other. Switches are long jumps, which ask nothing of the system.
+struct Fiber {
+    jmp_buf at;
+    State state;
+    bool made;
+};
+static Fiber fibers[MOST_THREADS];
+static jmp_buf scheduler;
+static unsigned current;
+static unsigned char slots[MOST_THREADS][4];
+static void (*the_kernel)(const void*);
+static const void* the_args;
+
+static __attribute__((noinline)) void wait_at(State state) {
+    fibers[current].state = state;
+    if (_setjmp(fibers[current].at) == 0) _longjmp(scheduler, 1);
+}
+
+static inline void __syncthreads() { wait_at(AT_BLOCK); }
+
+template <typename T>
+static T exchange(T mine, unsigned source) {
+    memcpy(slots[current], &mine, 4);
+    wait_at(AT_WARP);
+    T other;
+    memcpy(&other, slots[current / WARP * WARP + source], 4);
+    wait_at(AT_WARP);
+    return other;
+}
+
+template <typename T>
+static T __shfl_down_sync(unsigned, T v, unsigned delta, unsigned width) {
+    unsigned lane = current % WARP;
+    return exchange(v, lane % width + delta < width ? lane + delta : lane);
+}
+
+template <typename T>
+static T __shfl_xor_sync(unsigned, T v, unsigned mask, unsigned width) {
+    unsigned lane = current % WARP;
+    return exchange(v, lane / width * width + ((lane % width) ^ mask));
+}
+
+template <typename T>
+static T __shfl_sync(unsigned, T v, unsigned source, unsigned width) {
+    unsigned lane = current % WARP;
+    return exchange(v, lane / width * width + source % width);
+}
+
+static inline float __uint_as_float(unsigned bits) {
+    float f;
+    memcpy(&f, &bits, 4);
+    return f;
+}
+static inline unsigned __float_as_uint(float f) {
+    unsigned bits;
+    memcpy(&bits, &f, 4);
+    return bits;
+}
+static inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
+static inline float __fadd_rn(float a, float b) { return a + b; }
+static inline float __fsub_rn(float a, float b) { return a - b; }
+static inline float __fmul_rn(float a, float b) { return a * b; }
+static inline float __fdiv_rn(float a, float b) { return a / b; }
+static inline float __fsqrt_rn(float a) { return sqrtf(a); }
+
+// IEEE binary16 to binary32.
+static inline float host_half(unsigned bits) {
+    unsigned sign = (bits & 0x8000u) << 16, exponent = bits >> 10 & 31u, fraction = bits & 1023u;
+    if (exponent == 31) return __uint_as_float(sign | 0x7f800000u | fraction << 13);
+    if (exponent == 0) return (sign ? -1.0f : 1.0f) * (float)fraction * 0x1p-24f;
+    return __uint_as_float(sign | (exponent + 112) << 23 | fraction << 13);
+}
+
+static void threads_of_a_fiber() {
+    for (;;) {
+        the_kernel(the_args);
+        wait_at(DONE);
+    }
+}
+
+static void make(unsigned i) {
+    static unsigned char* stacks = (unsigned char*)malloc((size_t)MOST_THREADS * STACK);
+    ucontext_t context;
+    getcontext(&context);
+    context.uc_stack.ss_sp = stacks + (size_t)i * STACK;
+    context.uc_stack.ss_size = STACK;
+    context.uc_link = 0;
+    makecontext(&context, threads_of_a_fiber, 0);
+    fibers[i].made = true;
+    setcontext(&context);
+}
+
+// Lets thread `i` run until it waits.
+static __attribute__((noinline)) void resume(unsigned i) {
+    current = i;
+    threadIdx.x = i;
+    if (_setjmp(scheduler) != 0) return;
+    if (fibers[i].made) _longjmp(fibers[i].at, 1);
+    make(i);
+}
+
+static bool all(unsigned first, unsigned n, State state) {
+    for (unsigned i = 0; i < n; i++)
+        if (fibers[first + i].state != state) return false;
+    return true;
+}
+
+static void release(unsigned first, unsigned n) {
+    for (unsigned i = 0; i < n; i++) fibers[first + i].state = READY;
+}
+
+// 0 when every thread came to its end.
+static int run_block(unsigned threads, int backwards) {
+    release(0, threads);
+    while (!all(0, threads, DONE)) {
+        for (unsigned n = 0; n < threads; n++) {
+            unsigned i = backwards ? threads - 1 - n : n;
+            if (fibers[i].state == READY) resume(i);
+        }
+        bool released = false;
+        for (unsigned w = 0; w < threads; w += WARP) {
+            if (!all(w, WARP, AT_WARP)) continue;
+            release(w, WARP);
+            released = true;
+        }
+        if (!released && all(0, threads, AT_BLOCK)) {
+            release(0, threads);
+            released = true;
+        }
+        if (released || all(0, threads, DONE)) continue;
+        // What waits in the middle of a kernel is of no use any more.
+        for (unsigned i = 0; i < threads; i++) fibers[i].made = false;
+        return 1;
+    }
+    return 0;
+}
+
+extern "C" int emulate(void (*kernel)(const void*), const void* args, const unsigned* shape, int backwards) {
+    if (shape[2] % WARP != 0 || shape[2] > MOST_THREADS) return 2;
+    the_kernel = kernel;
+    the_args = args;
+    gridDim.x = shape[0];
+    gridDim.y = shape[1];
+    blockDim.x = shape[2];
+    for (blockIdx.y = 0; blockIdx.y < shape[1]; blockIdx.y++)
+        for (blockIdx.x = 0; blockIdx.x < shape[0]; blockIdx.x++) {
+            int failed = run_block(shape[2], backwards);
+            if (failed) return failed;
+        }
+    return 0;
+}

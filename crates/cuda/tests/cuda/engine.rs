@@ -1,0 +1,107 @@
+//! Whole models behind the engine: prompts in chunks, several sequences at once, greedy and sampled, bit for bit the
+//! reference's.
+
+use crate::emulator::Emulator;
+use crate::gpu;
+use tare_cuda::{CudaBackend, Driver};
+use tare_engine::{Engine, EngineConfig, Event, PromptLogits, Request};
+use tare_model::{Model, PlanSpec, classes};
+use tare_ops::{Backend, ReferenceBackend, SamplingParams};
+
+/// Tokens, log-probabilities and logits of all requests, in the order in which they came, floats as bits.
+fn told(model: &Model, backend: Box<dyn Backend>, max_rows: usize, requests: Vec<Request>) -> Vec<(u64, Vec<u32>)> {
+    let plan = PlanSpec { page_tokens: Some(4), ..PlanSpec::find("paged").unwrap() };
+    let config = EngineConfig {
+        plan,
+        class: classes::choose(model, None).unwrap(),
+        context: 64,
+        kv_tokens: 256,
+        max_rows,
+        max_sequences: 4,
+        max_queue: 8,
+    };
+    let mut engine = Engine::new(model, backend, config).unwrap();
+    for request in requests {
+        engine.submit(request).unwrap();
+    }
+    let mut told = Vec::new();
+    let bits = |x: &Vec<f32>| x.iter().map(|x| x.to_bits()).collect::<Vec<u32>>();
+    while engine.has_work() {
+        for event in engine.step().unwrap().events {
+            match event {
+                Event::PromptLogits { request, logits, .. } => {
+                    told.extend(logits.iter().map(|l| (request.0, bits(l))));
+                }
+                Event::Token { request, token, logprob, logits, .. } => {
+                    told.push((request.0, vec![token, logprob.to_bits()]));
+                    told.extend(logits.as_ref().map(|l| (request.0, bits(l))));
+                }
+                Event::Finished { .. } => {}
+            }
+        }
+    }
+    told
+}
+
+fn requests(vocab: u32) -> Vec<Request> {
+    let ids = |n: u32, seed: u32| (0..n).map(|i| (i * 37 + seed * 11) % vocab).collect::<Vec<u32>>();
+    let sampling = SamplingParams { temperature: 0.8, top_p: 0.9, presence_penalty: 0.5, ..SamplingParams::default() };
+    vec![
+        Request { token_logits: true, ..Request::greedy(ids(19, 1), 3) },
+        Request { prompt_logits: PromptLogits::All, ..Request::greedy(ids(5, 2), 2) },
+        Request { sampling, seed: 5, ..Request::greedy(ids(3, 3), 4) },
+    ]
+}
+
+fn same_as_the_reference((model, budgets): (&str, &[usize]), backend: impl Fn() -> Box<dyn Backend>) {
+    let model = Model::open(model).unwrap();
+    let requests = || requests(model.config().vocab as u32);
+    for max_rows in budgets.iter().copied() {
+        let want = told(&model, Box::new(ReferenceBackend::new()), max_rows, requests());
+        let got = told(&model, backend(), max_rows, requests());
+        assert_eq!(got.len(), want.len(), "{max_rows} rows");
+        assert!(got == want, "{max_rows} rows: {:?}", got.iter().zip(&want).position(|(a, b)| a != b));
+    }
+}
+
+fn emulated() -> Box<dyn Backend> {
+    Box::new(CudaBackend::new(Emulator::default()))
+}
+
+fn on_a_gpu() -> Box<dyn Backend> {
+    Box::new(CudaBackend::new(Driver::open(gpu(false)).unwrap()))
+}
+
+/// Models and the row budgets that they run with: one row, a few, and more than the kernels for a few take.
+const MODELS: [(&str, &[usize]); 4] = [
+    ("synthetic:qwen3-tiny?format=bf16", &[4, 24]),
+    ("synthetic:qwen3-tiny?format=w4g128", &[1, 16]),
+    ("synthetic:qwen3-tiny?format=q8_0", &[24]),
+    ("synthetic:llama-tiny?format=f32", &[4]),
+];
+
+#[test]
+fn a_model_of_bf16_weights_answers_as_the_reference() {
+    same_as_the_reference(MODELS[0], emulated);
+}
+
+#[test]
+fn a_model_of_four_bit_weights_answers_as_the_reference() {
+    same_as_the_reference(MODELS[1], emulated);
+}
+
+#[test]
+fn a_model_of_blocks_answers_as_the_reference() {
+    same_as_the_reference(MODELS[2], emulated);
+}
+
+#[test]
+fn a_model_without_head_norms_answers_as_the_reference() {
+    same_as_the_reference(MODELS[3], emulated);
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn gpu_models_answer_as_the_reference() {
+    MODELS.into_iter().for_each(|m| same_as_the_reference(m, on_a_gpu));
+}

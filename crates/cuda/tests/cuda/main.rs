@@ -1,0 +1,17 @@
+//! The backend and its kernels, on a host that stands in for a device and on a device where there is one.
+
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod compile;
+mod conformance;
+#[path = "../../../cpu/tests/decoder/mod.rs"]
+mod decoder;
+mod emulator;
+mod engine;
+mod steps;
+
+use tare_cuda::CudaConfig;
+
+/// How tests use a device: compiled kernels are kept, since every test opens it anew.
+fn gpu(stepwise: bool) -> CudaConfig {
+    CudaConfig { stepwise, cache: Some(std::env::temp_dir().join("tare-test-kernels")), ..CudaConfig::default() }
+}

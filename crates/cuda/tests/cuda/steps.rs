@@ -1,0 +1,136 @@
+//! Whole steps on an emulated device: bit for bit those of the reference; spans and refusals as the trait promises.
+
+use crate::decoder::{KV, PAGE_TOKENS, PAGES, World};
+use crate::emulator::Emulator;
+use crate::gpu;
+use tare_cuda::{CudaBackend, Driver};
+use tare_ops::{Backend, KvId, KvSpan, OpError, ReferenceBackend, Rounding, StepOutput, TokenSource, Wants};
+
+fn cuda() -> CudaBackend<Emulator> {
+    CudaBackend::new(Emulator::default())
+}
+
+/// A prompt in two chunks, then decode steps that feed on their own tokens; then the cache.
+fn story<B: Backend>(world: &mut World<B>) -> (Vec<StepOutput>, Vec<Vec<u8>>) {
+    let mut outputs = Vec::new();
+    for (from, to) in [(0, 1), (1, 18), (18, 19), (19, 20), (20, 22)] {
+        let mut batch = world.batch(from, to);
+        if from > 0 {
+            batch.rows[0].token = TokenSource::Previous(0);
+        }
+        if to == 22 {
+            batch.rows[0].wants = Wants::Logits;
+            batch.rows[1].wants = Wants::TokenAndLogits(0);
+        }
+        let mut out = StepOutput::default();
+        world.backend.run(world.exe, &batch, &mut out).unwrap();
+        outputs.push(out);
+    }
+    let kv = world.kv;
+    let spans = [2, 0, 5, 1].map(|page| KvSpan { kv, page, start: 0, tokens: PAGE_TOKENS });
+    (outputs, spans.map(|s| world.backend.read_kv(s).unwrap()).into())
+}
+
+fn same_as_the_reference<B: Backend>(backend: impl Fn() -> B) {
+    for rounding in [Rounding::F32, Rounding::Bf16] {
+        let want = story(&mut World::new(ReferenceBackend::new(), rounding));
+        let got = story(&mut World::new(backend(), rounding));
+        for (step, (got, want)) in got.0.iter().zip(&want.0).enumerate() {
+            assert_eq!(got.rows, want.rows, "{rounding:?}, step {step}");
+        }
+        // Slots that no row has stored in hold any NaN.
+        for (got, want) in got.1.iter().zip(&want.1) {
+            assert_eq!(numbers(got), numbers(want), "{rounding:?}: cache");
+        }
+    }
+}
+
+/// Elements of a BF16 cache; every NaN alike.
+fn numbers(bytes: &[u8]) -> Vec<u16> {
+    let number = |b: &[u8; 2]| u16::from_le_bytes(*b);
+    bytes.as_chunks::<2>().0.iter().map(number).map(|n| if n & 0x7fff > 0x7f80 { 0x7fc0 } else { n }).collect()
+}
+
+#[test]
+fn steps_are_bitwise_those_of_the_reference() {
+    same_as_the_reference(cuda);
+}
+
+#[test]
+fn steps_of_single_launches_are_bitwise_those_of_the_reference() {
+    same_as_the_reference(|| CudaBackend::unfused(Emulator::default()));
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn gpu_steps_are_bitwise_those_of_the_reference() {
+    for stepwise in [true, false] {
+        same_as_the_reference(|| CudaBackend::new(Driver::open(gpu(stepwise)).unwrap()));
+    }
+}
+
+#[test]
+fn spans_are_copied_between_and_inside_pools() {
+    let mut w = World::new(cuda(), Rounding::F32);
+    let mut out = StepOutput::default();
+    let batch = w.batch(0, 9);
+    w.backend.run(w.exe, &batch, &mut out).unwrap();
+    let other = w.backend.alloc_kv(KV, 2, 16).unwrap();
+    let from = KvSpan { kv: w.kv, page: 2, start: 1, tokens: 3 };
+    let want = w.backend.read_kv(from).unwrap();
+    let far = KvSpan { kv: other, page: 1, start: 9, tokens: 3 };
+    let overlapping = KvSpan { kv: w.kv, page: 2, start: 2, tokens: 3 };
+    for to in [far, overlapping] {
+        w.backend.copy_kv(from, to).unwrap();
+        assert_eq!(w.backend.read_kv(to).unwrap(), want);
+    }
+    let start = KvSpan { kv: other, page: 0, start: 0, tokens: 3 };
+    w.backend.write_kv(start, &want).unwrap();
+    assert_eq!(w.backend.read_kv(start).unwrap(), want);
+    w.backend.free_kv(other).unwrap();
+    assert!(w.backend.free_kv(other).is_err(), "given back once");
+}
+
+#[test]
+fn refusals_change_nothing() {
+    let mut w = World::new(cuda(), Rounding::F32);
+    let mut out = StepOutput::default();
+    let batch = w.batch(0, 9);
+    w.backend.run(w.exe, &batch, &mut out).unwrap();
+    let all = |w: &mut World<CudaBackend<Emulator>>| {
+        let page = |page| KvSpan { kv: w.kv, page, start: 0, tokens: PAGE_TOKENS };
+        (0..PAGES as u32).map(page).map(|s| w.backend.read_kv(s).unwrap()).collect::<Vec<_>>()
+    };
+    let before = all(&mut w);
+    let spoilt = |f: &dyn Fn(&mut tare_ops::Batch)| {
+        let mut b = batch.clone();
+        f(&mut b);
+        b
+    };
+    let bad = [
+        spoilt(&|b| b.rows[3].token = TokenSource::Id(100)),
+        spoilt(&|b| b.rows[3].slot = 30),
+        spoilt(&|b| b.rows[3].context = 31),
+        spoilt(&|b| b.rows[3].slot = b.rows[4].slot),
+        spoilt(&|b| b.tables[0].pages[0] = PAGES as u32),
+        spoilt(&|b| b.tables[0].kv = KvId(99)),
+        spoilt(&|b| b.rows.clear()),
+    ];
+    for batch in bad {
+        let refused = w.backend.run(w.exe, &batch, &mut out);
+        assert!(matches!(refused, Err(OpError::Input(_))), "{batch:?}");
+    }
+    let span = KvSpan { kv: w.kv, page: 0, start: 3, tokens: 3 };
+    assert!(w.backend.read_kv(span).is_err());
+    assert!(w.backend.copy_kv(span, KvSpan { page: 1, ..span }).is_err());
+    assert!(w.backend.write_kv(KvSpan { start: 0, ..span }, &[0; 7]).is_err());
+    assert_eq!(all(&mut w), before);
+}
+
+#[test]
+fn absurd_pools_are_refused() {
+    let mut backend = cuda();
+    let refused = backend.alloc_kv(KV, usize::MAX / 2, 16);
+    assert!(matches!(refused, Err(OpError::OutOfMemory { .. })), "{refused:?}");
+    assert!(matches!(backend.alloc_kv(KV, 0, 16), Err(OpError::Input(_))));
+}

@@ -1,0 +1,28 @@
+//! Which device an engine under test runs on.
+
+use tare_cpu::{CpuBackend, CpuConfig};
+use tare_cuda::{CudaBackend, CudaConfig, Driver};
+use tare_ops::{Backend, OpError};
+
+/// A concrete backend by name. Whoever judges runs on the processor, whatever is judged.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum On {
+    /// The processors of this host.
+    #[default]
+    Cpu,
+    /// A CUDA device.
+    Cuda(CudaConfig),
+}
+
+impl On {
+    /// The backend; `cpu` is how the processors are used when they are asked for.
+    ///
+    /// # Errors
+    /// When the host cannot give it.
+    pub fn backend(&self, cpu: &CpuConfig) -> Result<Box<dyn Backend>, OpError> {
+        match self {
+            On::Cpu => Ok(Box::new(CpuBackend::new(cpu.clone())?)),
+            On::Cuda(config) => Ok(Box::new(CudaBackend::new(Driver::open(config.clone())?))),
+        }
+    }
+}
