@@ -11,11 +11,13 @@ use tare_ops::{
     StepOutput, TokenSource, Variant, Wants, WeightId,
 };
 
+use crate::dispatch::Dispatch;
 use crate::isa;
 use crate::kernels::kv_append::TableView;
 use crate::kernels::sample::Outputs;
 use crate::kv::KvPool;
 use crate::matrix::Held;
+use crate::planted::Dose;
 use crate::pool::Pool;
 use crate::program::{Linker, Program, Task};
 use crate::registry::Registry;
@@ -49,6 +51,9 @@ pub struct CpuBackend {
     workspaces: Vec<Workspace>,
     step: StepState,
 }
+
+/// The time of a stage that has not begun.
+const NEVER: u64 = u64::MAX;
 
 /// Working memory of a step, kept from one to the next.
 #[derive(Debug, Default)]
@@ -107,6 +112,7 @@ impl CpuBackend {
         if self.step.times.len() <= stages {
             self.step.times.resize_with(stages + 1, AtomicU64::default);
         }
+        self.step.times.iter().for_each(|t| t.store(NEVER, Relaxed));
         self.run_step(exe, batch, out, true)?;
         let program = self.program(exe)?;
         ns.clear();
@@ -116,6 +122,64 @@ impl CpuBackend {
             ns[stage.call] += at(i + 1) - at(i);
         }
         Ok(())
+    }
+
+    /// The calls `calls` of `whole` as an executable of their own: its stages in its order, on its buffers, so that they
+    /// work on what a step of the whole has left there. Calls are counted as in the plan of the whole.
+    ///
+    /// # Errors
+    /// When `whole` is no executable of this backend or has no such call.
+    pub fn part(&mut self, whole: Executable, calls: &[usize]) -> Result<Executable, Fault> {
+        let part = self.program(whole)?.part(calls)?;
+        Ok(self.keep(part))
+    }
+
+    /// As [`CpuBackend::part`], for a part that is run again and again by itself: a gated unit that writes over its input
+    /// writes to memory of the part's own, so that the numbers it works on are the same in every run.
+    ///
+    /// # Errors
+    /// As [`CpuBackend::part`], or when memory runs out.
+    pub fn part_alone(&mut self, whole: Executable, calls: &[usize]) -> Result<Executable, OpError> {
+        let part = self.program(whole)?.part(calls)?.alone()?;
+        Ok(self.keep(part))
+    }
+
+    fn keep(&mut self, program: Program) -> Executable {
+        let id = self.handle();
+        self.programs.insert(id, program);
+        Executable(id)
+    }
+
+    /// Plants a delay in an executable: after each of `calls` every worker spins for `dose`. What is computed stays the
+    /// same. A program in which nothing was planted has no stage for it.
+    ///
+    /// # Errors
+    /// When `exe` is no executable of this backend or has no such call.
+    pub fn plant(&mut self, exe: Executable, calls: &[usize], dose: Dose) -> Result<(), Fault> {
+        let program = self.programs.get_mut(&exe.0).ok_or_else(|| unknown("executable", exe.0))?;
+        program.plant(calls, dose, self.workers.workers())
+    }
+
+    /// Nanoseconds that worker 0 has spent in the delays planted in `exe`, over all its runs.
+    ///
+    /// # Errors
+    /// When `exe` is no executable of this backend.
+    pub fn spun_ns(&self, exe: Executable) -> Result<u64, Fault> {
+        Ok(self.program(exe)?.spun_ns.load(Relaxed))
+    }
+
+    /// Runs a step as [`CpuBackend::run_traced`] does, and lists every stage that ran, in order.
+    ///
+    /// # Errors
+    /// As [`Backend::run`].
+    pub fn dispatches(&mut self, exe: Executable, batch: &Batch) -> Result<Vec<Dispatch>, OpError> {
+        let (mut out, mut ns) = (StepOutput::default(), Vec::new());
+        self.run_traced(exe, batch, &mut out, &mut ns)?;
+        let (workers, rows) = (self.workers.workers(), (batch.rows.len(), batch.selected()));
+        let program = self.program(exe)?;
+        let stages = program.stages.iter().zip(&self.step.times);
+        let ran = stages.filter(|(_, began)| began.load(Relaxed) != NEVER);
+        Ok(ran.map(|(stage, _)| Dispatch::of(stage, &program.kernels[stage.call], rows, workers)).collect())
     }
 
     fn program(&self, exe: Executable) -> Result<&Program, Fault> {
@@ -158,7 +222,7 @@ impl CpuBackend {
         step.selected.extend(wanted.map(|(t, _)| t as u32));
         for stage in &mut program.stages {
             if let Task::Attention(_, _, next) = &mut stage.task {
-                *next.get_mut() = 0;
+                *next.0.get_mut() = 0;
             }
         }
         Ok(())
@@ -275,9 +339,7 @@ impl Backend for CpuBackend {
         self.step.tables.reserve(plan.bucket.rows);
         self.step.selected.reserve(plan.bucket.selected);
         self.step.previous.reserve(plan.bucket.selected);
-        let id = self.handle();
-        self.programs.insert(id, program);
-        Ok(Executable(id))
+        Ok(self.keep(program))
     }
 
     fn release(&mut self, exe: Executable) {

@@ -7,6 +7,7 @@
 pub mod affinity;
 pub mod backend;
 mod bell;
+mod dispatch;
 pub mod isa;
 pub mod kernels;
 pub mod kv;
@@ -14,6 +15,7 @@ pub mod lanes;
 pub mod matrix;
 pub mod memory;
 pub mod order;
+mod planted;
 pub mod pool;
 pub mod program;
 pub mod registry;
@@ -22,4 +24,6 @@ pub mod step;
 pub mod unpack;
 
 pub use backend::{CpuBackend, CpuConfig};
+pub use dispatch::{Dispatch, Split};
 pub use isa::detect as detect_isa;
+pub use planted::Dose;

@@ -7,6 +7,7 @@
 
 use std::any::Any;
 use std::cell::UnsafeCell;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 use std::sync::{Arc, Mutex};
@@ -64,11 +65,16 @@ impl Region<'_> {
     }
 
     /// This worker's share of `items` when they are dealt out in runs of `chunk`: contiguous, in order of workers.
-    pub fn share(&self, items: usize, chunk: usize) -> std::ops::Range<usize> {
-        let chunks = items.div_ceil(chunk);
-        let at = |w: usize| (chunks * w / self.workers * chunk).min(items);
-        at(self.worker)..at(self.worker + 1)
+    pub fn share(&self, items: usize, chunk: usize) -> Range<usize> {
+        share_of(items, chunk, self.worker, self.workers)
     }
+}
+
+/// The share of `worker` among `workers`: see [`Region::share`].
+pub fn share_of(items: usize, chunk: usize, worker: usize, workers: usize) -> Range<usize> {
+    let chunks = items.div_ceil(chunk);
+    let at = |w: usize| (chunks * w / workers * chunk).min(items);
+    at(worker)..at(worker + 1)
 }
 
 /// Alone on its cache lines (two: the adjacent-line prefetcher pairs them).

@@ -1,7 +1,8 @@
 //! A plan made ready: buffers allocated, kernels bound, barriers placed.
 
 use std::ptr::NonNull;
-use std::sync::atomic::AtomicUsize;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 
 use tare_core::{DType, Fault};
 use tare_ops::{BatchCheck, BufId, ForwardPlan, IsaSet, Op, OpCall, OpError, RopeTable, Rounding, RowSpace, WeightId};
@@ -20,11 +21,12 @@ use crate::kv::out_of_memory;
 use crate::matrix::Held;
 use crate::memory::Memory;
 use crate::order::{Order, Resource};
+use crate::planted::Spin;
 use crate::registry::{Entry, Registry};
 use crate::rows::{Rows, padded};
 
 /// What a stage does.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Task {
     /// Sines and cosines of the step's positions.
     Angles(Angles),
@@ -41,17 +43,31 @@ pub enum Task {
     /// Keys and values into the cache.
     KvAppend(KvAppend),
     /// Attention, and the counter from which its workers take pieces.
-    Attention(AttentionFn, Attention, AtomicUsize),
+    Attention(AttentionFn, Attention, Taken),
     /// The gated unit.
     SwiGlu(SwiGluFn, SwiGlu, RowSpace),
     /// The rows that something is wanted of.
     SelectRows(SelectRows),
     /// Logits to tokens.
     Sample(SampleFn, Sample),
+    /// Notes when the stage after it begins, for the spin that follows that stage: see [`crate::planted`].
+    Mark(Spin),
+    /// A planted delay: see [`crate::planted`].
+    Spin(Spin),
+}
+
+/// Pieces of a call that workers have taken. A copy of a stage has taken none.
+#[derive(Debug, Default)]
+pub struct Taken(pub AtomicUsize);
+
+impl Clone for Taken {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
 }
 
 /// One stage: all workers do their share of a task.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Stage {
     /// What.
     pub task: Task,
@@ -62,7 +78,7 @@ pub struct Stage {
 }
 
 /// An executable.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Program {
     /// What a batch must keep.
     pub check: BatchCheck,
@@ -76,8 +92,10 @@ pub struct Program {
     pub kernels: Vec<String>,
     /// Most heads that attention takes together; 0 without attention.
     pub heads_together: usize,
-    /// What the stages' pointers point into.
-    _buffers: Vec<Memory>,
+    /// What the stages' pointers point into; parts of a program work in the buffers of the whole.
+    pub(crate) buffers: Vec<Arc<Vec<Memory>>>,
+    /// Nanoseconds that worker 0 spent in planted delays, over all runs.
+    pub(crate) spun_ns: Arc<AtomicU64>,
 }
 
 /// What a plan is compiled against.
@@ -114,7 +132,8 @@ impl Linker<'_> {
             kernels: plan.calls.iter().map(|c| c.kernel.clone()).collect(),
             heads_together: build.heads_together,
             stages: build.stages,
-            _buffers: build.memory,
+            buffers: vec![Arc::new(build.memory)],
+            spun_ns: Arc::default(),
         })
     }
 
@@ -278,7 +297,7 @@ impl<'a> Build<'a> {
                 let most = call.runs.iter().map(|(run, _)| run.len()).max().unwrap_or(0);
                 self.heads_together = self.heads_together.max(most);
                 let f = if self.plan.kv.dtype == DType::BF16 { bf16 } else { f32 };
-                let task = Task::Attention(f, call, AtomicUsize::new(0));
+                let task = Task::Attention(f, call, Taken::default());
                 self.push(i, task, &[Buffer(*q), Cache(*layer)], &[Buffer(*out)]);
             }
             (Op::SwiGlu { gate, up, out }, Entry::SwiGlu(f)) => {

@@ -129,7 +129,7 @@ impl Step<'_> {
                 Task::Attention(f, call, next) => {
                     let (scores, score_stride) = (workspace.scores.as_ptr(), workspace.context);
                     let (rows, tables) = (&self.batch.rows[..], self.tables);
-                    f(call, Cache { rows, tables, next, scores, score_stride }, region);
+                    f(call, Cache { rows, tables, next: &next.0, scores, score_stride }, region);
                 }
                 Task::SwiGlu(f, call, space) => f(call, self.rows(*space), region),
                 Task::SelectRows(call) => call.run(self.selected, region),
@@ -139,6 +139,8 @@ impl Step<'_> {
                         self.failed.lock().unwrap_or_else(|e| e.into_inner()).get_or_insert(fault);
                     }
                 }
+                Task::Mark(spin) => spin.mark(region),
+                Task::Spin(spin) => spin.wait(region),
             }
         }
     }

@@ -38,7 +38,7 @@ const VALUES: usize = 32;
 const AHEAD: usize = 4 << 10;
 
 /// A call.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Attention {
     /// Decoder layer.
     pub layer: usize,
@@ -100,9 +100,8 @@ pub fn kernel<L: Lanes, T: Element>() -> AttentionFn {
 /// That of [`AttentionFn`].
 unsafe fn run<L: Lanes, T: Element>(call: &Attention, cache: Cache, region: Region) {
     let Some(l) = L::detect() else { return };
-    // Runs of heads are kept together only when there is enough for everybody.
-    let single = cache.rows.len() * call.runs.len() < 2 * region.workers && region.workers > 1;
-    let pieces = cache.rows.len() * if single { call.heads } else { call.runs.len() };
+    let single = call.splits_runs(cache.rows.len(), region.workers);
+    let pieces = call.pieces(cache.rows.len(), region.workers);
     loop {
         let i = cache.next.fetch_add(1, Relaxed);
         if i >= pieces {
@@ -116,6 +115,16 @@ unsafe fn run<L: Lanes, T: Element>(call: &Attention, cache: Cache, region: Regi
 }
 
 impl Attention {
+    /// Whether heads are taken one by one: runs are kept together only when there is enough for everybody.
+    fn splits_runs(&self, rows: usize, workers: usize) -> bool {
+        rows * self.runs.len() < 2 * workers && workers > 1
+    }
+
+    /// Pieces of work that `workers` take one after the other when `rows` rows travel through.
+    pub fn pieces(&self, rows: usize, workers: usize) -> usize {
+        rows * if self.splits_runs(rows, workers) { self.heads } else { self.runs.len() }
+    }
+
     /// Head `head` alone.
     fn run_of(&self, head: usize) -> (Range<usize>, usize) {
         let kv = self.runs.iter().find(|(run, _)| run.contains(&head)).map_or(0, |r| r.1);

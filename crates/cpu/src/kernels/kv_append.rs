@@ -69,12 +69,17 @@ pub struct KvAppend {
 }
 
 impl KvAppend {
+    /// Heads that workers share out when `rows` rows travel through.
+    pub fn items(&self, rows: usize) -> usize {
+        rows * self.kv_heads
+    }
+
     /// Runs one worker's share.
     ///
     /// # Safety
     /// The rows have been checked against the tables; k and v hold them; nobody reads these slots meanwhile.
     pub unsafe fn run(&self, rows: &[Row], tables: &[TableView], region: Region) {
-        for i in region.share(rows.len() * self.kv_heads, 1) {
+        for i in region.share(self.items(rows.len()), 1) {
             let (t, head) = (i / self.kv_heads, i % self.kv_heads);
             let table = &tables[rows[t].table as usize];
             let slot = rows[t].slot as usize;

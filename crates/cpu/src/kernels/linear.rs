@@ -24,8 +24,8 @@ use crate::pool::Region;
 use crate::rows::Rows;
 use crate::unpack::Unpack;
 
-/// Weight rows that are finished together: one vector of outputs.
-const GROUP: usize = LANES;
+/// Weight rows that are finished together, and so the smallest share of a worker: one vector of outputs.
+pub const GROUP: usize = LANES;
 /// Bytes ahead of the quants in use that are asked for: the distance from which on decode no longer gains.
 const AHEAD: usize = 6 << 10;
 

@@ -41,6 +41,13 @@ unsafe impl Send for Norm {}
 // SAFETY: as above.
 unsafe impl Sync for Norm {}
 
+impl Norm {
+    /// Vectors that workers share out when `rows` rows travel through.
+    pub fn items(&self, rows: usize) -> usize {
+        rows * self.heads
+    }
+}
+
 /// Runs one worker's share: call, rows of the step, where we are.
 ///
 /// # Safety
@@ -56,7 +63,7 @@ pub fn kernel<L: Lanes>() -> NormFn {
 /// That of [`NormFn`].
 unsafe fn run<L: Lanes>(call: &Norm, rows: usize, region: Region) {
     let Some(l) = L::detect() else { return };
-    for i in region.share(rows * call.heads, 1) {
+    for i in region.share(call.items(rows), 1) {
         l.vectorize(Head { call, t: i / call.heads, at: i % call.heads * call.size });
     }
 }

@@ -62,6 +62,13 @@ pub struct Rope {
     pub style: RopeStyle,
 }
 
+impl Rope {
+    /// Heads that workers share out when `rows` rows travel through.
+    pub fn items(&self, rows: usize) -> usize {
+        rows * self.heads
+    }
+}
+
 /// Runs one worker's share: call, rows of the step, where we are.
 ///
 /// # Safety
@@ -77,7 +84,7 @@ pub fn kernel<L: Lanes>() -> RopeFn {
 /// That of [`RopeFn`].
 unsafe fn run<L: Lanes>(call: &Rope, rows: usize, region: Region) {
     let Some(l) = L::detect() else { return };
-    for i in region.share(rows * call.heads, 1) {
+    for i in region.share(call.items(rows), 1) {
         l.vectorize(Head { call, t: i / call.heads, head: i % call.heads });
     }
 }

@@ -30,6 +30,17 @@ pub struct SwiGlu {
     pub out: Rows,
 }
 
+impl SwiGlu {
+    /// Vectors that workers share out when `rows` rows travel through.
+    pub fn items(&self, rows: usize) -> usize {
+        rows * self.vectors()
+    }
+
+    fn vectors(&self) -> usize {
+        self.out.width.div_ceil(LANES)
+    }
+}
+
 /// Runs one worker's share: call, rows of the step, where we are.
 ///
 /// # Safety
@@ -45,8 +56,7 @@ pub fn kernel<L: Lanes>() -> SwiGluFn {
 /// That of [`SwiGluFn`].
 unsafe fn run<L: Lanes>(call: &SwiGlu, rows: usize, region: Region) {
     let Some(l) = L::detect() else { return };
-    let vectors = call.out.width.div_ceil(LANES);
-    l.vectorize(Share { call, vectors, share: region.share(rows * vectors, 1) });
+    l.vectorize(Share { call, vectors: call.vectors(), share: region.share(call.items(rows), 1) });
 }
 
 struct Share<'a> {

@@ -1,0 +1,98 @@
+//! What a stage was launched with: which kernel, on how many rows, and who did which share.
+
+use std::fmt;
+
+use serde::Serialize;
+use tare_ops::RowSpace;
+
+use crate::kernels::linear;
+use crate::pool::share_of;
+use crate::program::{Stage, Task};
+
+/// One stage of a step as it ran.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Dispatch {
+    /// Index of its call in the plan.
+    pub call: usize,
+    /// Key of the call's kernel.
+    pub kernel: String,
+    /// What the stage did for the call: `kernel`, or what goes before it or was planted behind it.
+    pub stage: &'static str,
+    /// Rows that went through it.
+    pub rows: usize,
+    /// Who did what.
+    pub split: Split,
+}
+
+/// How the workers shared a stage out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Split {
+    /// Each takes its run of items, fixed beforehand.
+    Fixed {
+        /// What is counted.
+        unit: &'static str,
+        /// How many.
+        items: usize,
+        /// Items that are never parted.
+        chunk: usize,
+        /// Items of each worker.
+        of_worker: Vec<usize>,
+    },
+    /// Each takes the next piece when it is done with one.
+    Taken {
+        /// What is counted.
+        unit: &'static str,
+        /// How many.
+        items: usize,
+    },
+    /// Every worker does the same.
+    Every,
+}
+
+impl fmt::Display for Split {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Split::Fixed { unit, items, of_worker, .. } => {
+                let shares: Vec<String> = of_worker.iter().map(ToString::to_string).collect();
+                write!(f, "{items} {unit}: {}", shares.join(" + "))
+            }
+            Split::Taken { unit, items } => write!(f, "{items} {unit}, taken one by one"),
+            Split::Every => f.write_str("every worker"),
+        }
+    }
+}
+
+impl Dispatch {
+    /// What `stage` runs with on a step of (rows, selected rows).
+    pub(crate) fn of(stage: &Stage, kernel: &str, (all, selected): (usize, usize), workers: usize) -> Self {
+        let of = |space: &RowSpace| if *space == RowSpace::All { all } else { selected };
+        let fixed = |unit, items: usize, chunk: usize| Split::Fixed {
+            unit,
+            items,
+            chunk,
+            of_worker: (0..workers).map(|w| share_of(items, chunk, w, workers).len()).collect(),
+        };
+        let (what, rows, split) = match &stage.task {
+            Task::Angles(_) => ("angles", all, fixed("rows", all, 1)),
+            Task::Round(_, space) => ("round", of(space), fixed("rows", of(space), 1)),
+            Task::Embedding(..) => (KERNEL, all, fixed("rows", all, 1)),
+            Task::Norm(_, call, space) => (KERNEL, of(space), fixed("vectors", call.items(of(space)), 1)),
+            Task::Rope(_, call) => (KERNEL, all, fixed("heads", call.items(all), 1)),
+            Task::Linear(_, call, space) => (KERNEL, of(space), fixed("weight rows", call.weight.rows, linear::GROUP)),
+            Task::KvAppend(call) => (KERNEL, all, fixed("heads", call.items(all), 1)),
+            Task::Attention(_, call, _) => {
+                (KERNEL, all, Split::Taken { unit: "runs of heads", items: call.pieces(all, workers) })
+            }
+            Task::SwiGlu(_, call, space) => (KERNEL, of(space), fixed("lanes of 16", call.items(of(space)), 1)),
+            Task::SelectRows(_) => (KERNEL, selected, fixed("rows", selected, 1)),
+            Task::Sample(..) => (KERNEL, selected, fixed("rows", selected, 1)),
+            Task::Mark(_) => ("mark", all, Split::Every),
+            Task::Spin(_) => ("planted delay", all, Split::Every),
+        };
+        Self { call: stage.call, kernel: kernel.to_string(), stage: what, rows, split }
+    }
+}
+
+/// The stage that is the call itself.
+const KERNEL: &str = "kernel";
