@@ -10,6 +10,7 @@ pub mod arch;
 pub mod classes;
 pub mod decoder;
 pub mod error;
+pub mod guard;
 pub mod inspect;
 pub mod limits;
 pub mod load;
@@ -19,6 +20,7 @@ pub mod planner;
 pub mod synthetic;
 
 pub use error::ModelError;
+pub use guard::Guard;
 pub use load::{Description, Model, TensorInfo};
 pub use pack::PackedModel;
 pub use plan_spec::{CacheKind, PlanSpec, Strategy};

@@ -4,7 +4,9 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
 use tare_core::Fault;
-use tare_ops::{Isa, OpName};
+use tare_ops::{Isa, OpName, OpShape};
+
+use crate::guard::{self, Guard};
 
 /// How a sequence's keys and values are stored from step to step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -66,6 +68,9 @@ pub struct PlanSpec {
     /// Strategies of operators; one that is not named is `auto`.
     #[serde(default)]
     pub operators: BTreeMap<String, Strategy>,
+    /// Kernels that measurements chose for some numbers of rows.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub guards: Vec<Guard>,
     /// What it claims.
     pub states: Statements,
 }
@@ -121,6 +126,11 @@ impl PlanSpec {
         self.operators.get(op.name()).unwrap_or(&Strategy::Auto)
     }
 
+    /// The guard for calls of `op` of this shape that names a kernel which `takes` them, if there is one.
+    pub fn guard(&self, op: OpName, shape: &OpShape, takes: impl Fn(&str) -> bool) -> Option<&Guard> {
+        self.guards.iter().find(|g| g.is_for(op, shape) && takes(&g.kernel))
+    }
+
     fn check(&self) -> Result<(), Fault> {
         for (op, strategy) in &self.operators {
             if !OpName::ALL.iter().any(|o| o.name() == op) {
@@ -133,6 +143,7 @@ impl PlanSpec {
                 return Err(Fault::new(format!("operators.{op}"), format!("a kernel key `{op}.…`"), format!("`{p}`")));
             }
         }
+        guard::check(&self.guards)?;
         match (self.cache, self.page_tokens) {
             (CacheKind::Paged, Some(n)) if n > 0 => {}
             (CacheKind::Paged, n) => {

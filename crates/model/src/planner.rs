@@ -51,6 +51,9 @@ pub struct Choice {
     pub refused: Vec<Refusal>,
     /// Why nothing better was there, when the kernel is only a fallback. Users are told.
     pub fallback: Option<String>,
+    /// Id of the evidence with which a guard of the plan chose it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub guard: Option<String>,
 }
 
 /// A kernel that was not taken.
@@ -82,7 +85,7 @@ pub fn resolve(
         let at = match known {
             Some(at) => at,
             None => {
-                choices.push(choose(op, shape, spec.strategy(op), (backend.variants(), &isa))?);
+                choices.push(choose(op, shape, spec, (backend.variants(), &isa))?);
                 choices.len() - 1
             }
         };
@@ -183,13 +186,15 @@ pub fn op_shape(plan: &ForwardPlan, op: &Op, context: usize) -> OpShape {
     }
 }
 
-/// The first kernel that is best for the call, else the first that can take it at all.
+/// The kernel that a guard names, else the first that is best for the call, else the first that can take it at all.
 fn choose(
     op: OpName,
     shape: OpShape,
-    strategy: &Strategy,
+    spec: &PlanSpec,
     (variants, isa): (&[Variant], &IsaSet),
 ) -> Result<Choice, Fault> {
+    let strategy = spec.strategy(op);
+    let admits = |v: &Variant| strategy.admits(v).and_then(|()| fit(v, &shape, isa));
     let mut refused = Vec::new();
     let mut fallback: Option<(&Variant, String)> = None;
     let taken = |v: &Variant, refused: Vec<Refusal>, fallback| Choice {
@@ -199,9 +204,16 @@ fn choose(
         chosen: v.key.clone(),
         refused,
         fallback,
+        guard: None,
     };
+    let named = |key: &str| variants.iter().find(|v| v.key == key).filter(|v| v.op == op && admits(v).is_ok());
+    if let Some(g) = spec.guard(op, &shape, |key| named(key).is_some())
+        && let Some(v) = named(&g.kernel)
+    {
+        return Ok(Choice { guard: Some(g.evidence.clone()), ..taken(v, refused, None) });
+    }
     for v in variants.iter().filter(|v| v.op == op) {
-        match strategy.admits(v).and_then(|()| fit(v, &shape, isa)) {
+        match admits(v) {
             Ok(None) => return Ok(taken(v, refused, None)),
             Ok(Some(why)) if fallback.is_none() => fallback = Some((v, why)),
             Ok(Some(why)) | Err(why) => refused.push(Refusal { key: v.key.clone(), why }),
@@ -257,6 +269,7 @@ fn shape_text<S: Serializer>(shape: &OpShape, s: S) -> Result<S::Ok, S::Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Guard;
     use tare_ops::Isa;
 
     fn variant(key: &str, isa: Isa, fits: fn(&Variant, &OpShape, &IsaSet) -> Fit) -> Variant {
@@ -272,6 +285,10 @@ mod tests {
     }
 
     fn pick(rows: usize, strategy: &str, isa: &[Isa]) -> Result<Choice, Fault> {
+        guarded(rows, strategy, isa, &[])
+    }
+
+    fn guarded(rows: usize, strategy: &str, isa: &[Isa], guards: &[Guard]) -> Result<Choice, Fault> {
         let variants = [
             variant("rope.f32.amx", Isa::Amx, best),
             variant("rope.few.avx2", Isa::Avx2, narrow),
@@ -289,8 +306,10 @@ mod tests {
             kv_element_bytes: 0,
             context: 0,
         };
-        let strategy = Strategy::try_from(strategy.to_owned()).unwrap();
-        choose(OpName::Rope, shape, &strategy, (&variants, &IsaSet::new(isa.iter().copied())))
+        let mut spec = PlanSpec::find(PlanSpec::DEFAULT).unwrap();
+        spec.operators.insert("rope".into(), Strategy::try_from(strategy.to_owned()).unwrap());
+        spec.guards = guards.to_vec();
+        choose(OpName::Rope, shape, &spec, (&variants, &IsaSet::new(isa.iter().copied())))
     }
 
     #[test]
@@ -309,6 +328,30 @@ mod tests {
     fn a_fallback_is_taken_last_and_named() {
         let c = pick(9, "rope.few.", &[Isa::Avx2]).unwrap();
         assert_eq!((c.chosen.as_str(), c.fallback.as_deref()), ("rope.few.avx2", Some("made for at most 8 rows")));
+    }
+
+    #[test]
+    fn a_guard_chooses_for_its_rows_and_names_its_evidence() {
+        let guard = |kernel: &str, rows| Guard {
+            operator: "rope".into(),
+            kernel: kernel.into(),
+            n: 64,
+            k: 64,
+            rows,
+            evidence: "crossover-1".into(),
+        };
+        let guards = [guard("rope.f32.portable", [1, 4]), guard("rope.few.amx", [1, 8])];
+        let pick = |rows| guarded(rows, "auto", &[Isa::Avx2], &guards).unwrap();
+        let c = pick(4);
+        assert_eq!((c.chosen.as_str(), c.guard.as_deref()), ("rope.f32.portable", Some("crossover-1")));
+        let c = pick(5);
+        assert_eq!(
+            (c.chosen.as_str(), c.guard),
+            ("rope.few.avx2", None),
+            "no such kernel here: the guard says nothing"
+        );
+        let capped = guarded(4, "rope.few.", &[Isa::Avx2], &guards).unwrap();
+        assert_eq!(capped.chosen, "rope.few.avx2", "a strategy goes before a guard");
     }
 
     #[test]

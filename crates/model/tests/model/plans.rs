@@ -2,7 +2,7 @@
 
 use tare_model::{CacheKind, Model, PackedModel, PlanSpec, Resolved, Strategy, Target, classes, resolve};
 use tare_ops::reference::ReferenceBackend;
-use tare_ops::{Bucket, Op, OpName, RowSpace};
+use tare_ops::{Bucket, Op, OpName, OpShape, RowSpace};
 use tare_testkit::{goldens, workspace};
 
 fn resolved(spec: &str, plan: &str, rows: usize) -> Resolved {
@@ -46,6 +46,50 @@ fn plans_with_mistakes_are_refused() {
     let empty = PlanSpec::parse("name = \"x\"\nrung = \"L1\"\ncache = \"recompute\"").unwrap_err().to_string();
     assert!(empty.contains("states"), "{empty}");
     assert!(PlanSpec::find("fastest").unwrap_err().to_string().contains("capacity-cache"));
+}
+
+#[test]
+fn guards_are_read_and_those_with_mistakes_refused() {
+    let good = std::fs::read_to_string(workspace().join("plans/cpu/paged.toml")).unwrap();
+    let with = |guards: &str| PlanSpec::parse(&format!("{good}\n{guards}"));
+    let guard = |operator: &str, kernel: &str, rows: &str, evidence: &str| {
+        format!(
+            "[[guards]]\noperator = \"{operator}\"\nkernel = \"{kernel}\"\nn = 64\nk = 32\nrows = {rows}\nevidence = \"{evidence}\"\n"
+        )
+    };
+    let shape = |rows, n| OpShape {
+        rows,
+        n,
+        k: 32,
+        format: None,
+        heads: 0,
+        kv_heads: 0,
+        head_size: 0,
+        kv_element_bytes: 0,
+        context: 0,
+    };
+    let first = guard("linear", "linear.q4_0.avx2", "[1, 8]", "e1");
+    let plan = with(&first).unwrap();
+    let takes = |op, rows, n| plan.guard(op, &shape(rows, n), |_| true).map(|g| g.evidence.clone());
+    assert_eq!(takes(OpName::Linear, 8, 64).as_deref(), Some("e1"));
+    assert_eq!(takes(OpName::Linear, 9, 64), None, "more rows");
+    assert_eq!(takes(OpName::Linear, 8, 128), None, "another width, at which nothing was measured");
+    assert_eq!(takes(OpName::Rope, 8, 64), None, "another operator");
+    let other_format = guard("linear", "linear.q8_0.avx2", "[1, 8]", "e2");
+    assert_eq!(with(&(first.clone() + &other_format)).unwrap().guards.len(), 2, "formats do not meet");
+    let mistakes = [
+        (guard("matmul", "matmul.x", "[1, 8]", "e"), "one of embedding"),
+        (guard("linear", "rope.avx2", "[1, 8]", "e"), "a kernel key"),
+        (guard("linear", "linear.q4_0.avx2", "[0, 8]", "e"), "from 1 on"),
+        (guard("linear", "linear.q4_0.avx2", "[9, 8]", "e"), "9 to 8"),
+        (guard("linear", "linear.q4_0.avx2", "[1, 8]", " "), "id of what was measured"),
+        (first.clone() + &guard("linear", "linear.q4_0.portable", "[8, 16]", "e2"), "no other guard"),
+        (first + "speed = 3\n", "speed"),
+    ];
+    for (guards, expected) in mistakes {
+        let e = with(&guards).unwrap_err().to_string();
+        assert!(e.contains(expected), "{e} lacks {expected}");
+    }
 }
 
 #[test]
