@@ -7,8 +7,10 @@ mod generate;
 mod ledger;
 mod measure;
 mod model;
+mod ops;
 mod peers;
 mod remote;
+mod replay;
 mod report;
 mod study;
 mod translate;
@@ -22,9 +24,11 @@ pub(crate) use generate::{ChatArgs, RunArgs, ServeArgs};
 pub(crate) use ledger::{Change, LedgerCommand, Place, PlanArgs, ReproduceArgs, RuleArg};
 pub(crate) use measure::{ClockArgs, MutateArgs, NextArgs, PrefillLogits, WorkArgs};
 pub(crate) use model::{BackendName, HowArgs, SampleArgs};
+pub(crate) use ops::OpsArgs;
 pub(crate) use peers::{CheckArgs, PeersCommand, TuneArgs};
+pub(crate) use replay::{PhaseArg, ReplayArgs};
 pub(crate) use report::ReportArgs;
-pub(crate) use study::{CampaignArgs, CompareArgs, CompareMetric, StudyArgs};
+pub(crate) use study::{CampaignArgs, CompareArgs, CompareMetric, OtherStudy, StudyArgs};
 pub(crate) use translate::TranslateArgs;
 
 /// The model that is measured when nobody names one: nothing to download, the same bytes on every host.
@@ -37,7 +41,7 @@ pub(crate) const MEASURED_MODEL: &str = "synthetic:qwen3-0.6b?format=w4g128";
     version,
     about = "An LLM inference engine that weighs itself",
     after_help = "EXAMPLES\n  \
-        tare next                                   weigh a synthetic 0.6B model and name what to attack (about a minute)\n  \
+        tare next                                   weigh a synthetic 0.6B model and name what to attack (about three minutes)\n  \
         tare pull smollm2-135m                      fetch a small real model (98 MB)\n  \
         tare run -m smollm2-135m \"Why is the sky blue?\"\n  \
         tare chat -m smollm2-135m\n  \
@@ -67,7 +71,7 @@ pub(crate) enum Command {
     Serve(ServeArgs),
     /// Clock a request: prefill and decode rates, gated by the F32 reference, kept as a record
     Clock(ClockArgs),
-    /// Measure the host and a model, and say which phase to attack next (about a minute)
+    /// Measure the host and a model, and say which group of operators to attack next (about three minutes)
     Next(NextArgs),
     /// Run a study: a campaign of interleaved rounds in fresh processes, with a verdict
     Study(StudyArgs),
@@ -76,6 +80,8 @@ pub(crate) enum Command {
     /// The process of one arm of a campaign, which campaigns start
     #[command(hide = true)]
     Arm,
+    /// Take one step apart: every group of its operators, against its floor and against the step (half a minute)
+    Replay(ReplayArgs),
     /// Prove that the gate catches planted faults (about two minutes at 0.6B)
     Mutate(MutateArgs),
     /// Fetch a model

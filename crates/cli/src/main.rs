@@ -56,6 +56,7 @@ fn run(command: &Command) -> anyhow::Result<()> {
         Command::Study(a) => commands::study::run(a, s),
         Command::Compare(a) => commands::compare::run(a, s),
         Command::Arm => commands::arm::run(s),
+        Command::Replay(a) => commands::replay::run(a, s),
         Command::Mutate(a) => commands::mutate::run(a, s),
         Command::Pull(a) => commands::pull::run(a, s),
         Command::Inspect(a) => commands::inspect::run(a, s),

@@ -53,6 +53,7 @@ pub(crate) fn rig<'m>(
         class: how.class,
         context: how.context,
         max_rows: MAX_ROWS,
+        delay: None,
     })
 }
 

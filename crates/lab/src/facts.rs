@@ -10,7 +10,7 @@ use tare_core::{Format, Reading};
 use tare_engine::Engine;
 use tare_evidence::canonical;
 use tare_evidence::floor::Demands;
-use tare_evidence::identity::{Arm, EosRule, PrefillLogits, Warmth, Work, prompt_ids_sha256};
+use tare_evidence::identity::{Arm, Delay, EosRule, PrefillLogits, Warmth, Work, prompt_ids_sha256};
 use tare_evidence::record::Memory;
 use tare_formats::Role as Weights;
 use tare_model::CacheKind;
@@ -165,7 +165,7 @@ fn arm(
         streamed_bytes_per_token: Reading::Available(streamed_bytes(resolved)),
         peer: None,
         settings: None,
-        delay: None,
+        delay: rig.delay.map(|d| Delay { group: d.group.name().to_string(), percent: d.percent }),
     })
 }
 

@@ -1,9 +1,10 @@
 //! What a phase must move and compute at the least, from the plan that really runs.
 
 use tare_core::Reading;
-use tare_evidence::floor::{Demand, Demands};
+use tare_evidence::floor::{Demand, Demands, Resource};
 use tare_model::planner::op_shape;
-use tare_ops::{Bucket, ForwardPlan, OpName, OpShape, variant::cost};
+use tare_ops::{Bucket, Cost, ForwardPlan, OpCall, OpName, OpShape, variant::cost};
+use tare_probe::Ceilings;
 
 use crate::work::ClockedRequest;
 
@@ -20,9 +21,9 @@ pub fn demands(plan: &ForwardPlan, request: &ClockedRequest) -> Demands {
     let depth = request.prefix.len();
     let prompt = request.prompt.len();
     let head_rows = if request.all_prompt_logits { prompt } else { 1 };
-    let prefill = step(plan, Rows { all: prompt, selected: head_rows, first_slot: depth });
+    let prefill = step(plan, StepRows { all: prompt, selected: head_rows, first_slot: depth });
     let decode = (0..request.output_tokens - 1)
-        .map(|i| step(plan, Rows { all: 1, selected: 1, first_slot: depth + prompt + i }))
+        .map(|i| step(plan, StepRows { all: 1, selected: 1, first_slot: depth + prompt + i }))
         .reduce(|a, b| Demand {
             weight_bytes: a.weight_bytes + b.weight_bytes,
             kv_read_bytes: a.kv_read_bytes + b.kv_read_bytes,
@@ -36,15 +37,74 @@ pub fn demands(plan: &ForwardPlan, request: &ClockedRequest) -> Demands {
     }
 }
 
-/// The rows of one step of one sequence.
-#[derive(Clone, Copy)]
-struct Rows {
-    all: usize,
-    selected: usize,
-    first_slot: usize,
+/// What this host does in a second at the most.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pace {
+    bytes_per_s: Reading<u64>,
+    flops_per_s: Reading<u64>,
 }
 
-fn step(plan: &ForwardPlan, rows: Rows) -> Demand {
+impl Pace {
+    /// The ceilings of `threads` where they were measured, else those of all, which no part of them can exceed.
+    pub fn of(ceilings: &Ceilings, threads: usize) -> Self {
+        let r = &ceilings.readings;
+        let (bytes, flops) = if threads == 1 {
+            (&r.read_1t_bytes_per_s, &r.fma_f32_1t_flop_per_s)
+        } else {
+            (&r.read_all_bytes_per_s, &r.fma_f32_all_flop_per_s)
+        };
+        Self { bytes_per_s: bytes.clone(), flops_per_s: flops.clone() }
+    }
+
+    /// The least time for `cost` in nanoseconds, and which of its parts makes it.
+    pub fn floor(&self, cost: Cost) -> Reading<(f64, Resource)> {
+        if cost == Cost::default() {
+            return Reading::unavailable("no bytes and no operations are counted for it");
+        }
+        match (&self.bytes_per_s, &self.flops_per_s) {
+            (Reading::Available(bytes), Reading::Available(flops)) => {
+                let byte_ns = cost.bytes as f64 * 1e9 / *bytes as f64;
+                let flop_ns = cost.flops as f64 * 1e9 / *flops as f64;
+                Reading::Available(if byte_ns >= flop_ns {
+                    (byte_ns, Resource::Bytes)
+                } else {
+                    (flop_ns, Resource::Flops)
+                })
+            }
+            (Reading::Unavailable { why }, _) | (_, Reading::Unavailable { why }) => Reading::unavailable(why.clone()),
+        }
+    }
+}
+
+/// The rows of one step of one sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StepRows {
+    /// All of them (T).
+    pub all: usize,
+    /// Those that something is wanted of.
+    pub selected: usize,
+    /// The slot of the first one: tokens that are cached before it.
+    pub first_slot: usize,
+}
+
+/// What each call of `plan` must move and compute on `rows`, in the order of the calls.
+pub fn call_costs(plan: &ForwardPlan, rows: StepRows) -> Vec<Cost> {
+    let plan = ForwardPlan { bucket: Bucket { rows: rows.all, selected: rows.selected }, ..plan.clone() };
+    // Attention's operations follow the rows one by one, its bytes the longest context.
+    let contexts = (1..=rows.all).map(|i| rows.first_slot + i);
+    let of = |call: &OpCall| {
+        let shape = op_shape(&plan, &call.op, rows.first_slot + rows.all);
+        let whole = cost(call.op.name(), &shape);
+        if call.op.name() != OpName::Attention {
+            return whole;
+        }
+        let one = |context| cost(OpName::Attention, &OpShape { rows: 1, context, ..shape }).flops;
+        Cost { flops: contexts.clone().map(one).sum(), ..whole }
+    };
+    plan.calls.iter().map(of).collect()
+}
+
+fn step(plan: &ForwardPlan, rows: StepRows) -> Demand {
     let mut d = Demand {
         weight_bytes: 0,
         kv_read_bytes: 0,
@@ -53,25 +113,12 @@ fn step(plan: &ForwardPlan, rows: Rows) -> Demand {
         byte_ceiling: BYTE_CEILING.into(),
         flop_ceiling: FLOP_CEILING.into(),
     };
-    let plan = ForwardPlan { bucket: Bucket { rows: rows.all, selected: rows.selected }, ..plan.clone() };
-    // Attention's operations follow the rows one by one, its bytes the longest context.
-    let contexts = (1..=rows.all).map(|i| rows.first_slot + i);
-    for call in &plan.calls {
-        let shape = op_shape(&plan, &call.op, rows.first_slot + rows.all);
-        let c = cost(call.op.name(), &shape);
+    for (call, c) in plan.calls.iter().zip(call_costs(plan, rows)) {
+        d.flops += c.flops;
         match call.op.name() {
-            OpName::Attention => {
-                d.kv_read_bytes += c.bytes;
-                d.flops += contexts
-                    .clone()
-                    .map(|s| cost(OpName::Attention, &OpShape { rows: 1, context: s, ..shape }).flops)
-                    .sum::<u64>();
-            }
+            OpName::Attention => d.kv_read_bytes += c.bytes,
             OpName::KvAppend => d.kv_write_bytes += c.bytes,
-            _ => {
-                d.weight_bytes += c.bytes;
-                d.flops += c.flops;
-            }
+            _ => d.weight_bytes += c.bytes,
         }
     }
     d

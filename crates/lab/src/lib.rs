@@ -10,6 +10,9 @@
 //! - [`peers`]: other engines that do the same work.
 //! - [`mutation`], [`mutants`]: whether the gate can fail.
 //! - [`report`](mod@report): pictures from verified records.
+//! - [`replay`]: view 2, a step taken apart into the groups of its plan. [`specimen`], [`groups`], [`tap`]: what it works on.
+//! - [`sensitivity`]: what a group is worth, by time injected into it. [`delay`]: a planted delay that a study must find.
+//! - [`ops_study`]: the kernels of one operator against each other, and guards.
 //! - [`on`]: which device runs. [`floor`]: what a phase must cost. [`next`]: where the largest gap is.
 
 #![forbid(unsafe_code)]
@@ -18,28 +21,36 @@ pub mod arm;
 pub mod build_info;
 pub mod campaign;
 pub mod clock;
+pub mod delay;
 pub mod engine_runner;
 mod error;
 pub mod facts;
 pub mod floor;
 pub mod gate;
+pub mod groups;
 pub mod host;
 pub mod http_clock;
 pub mod mutants;
 pub mod mutation;
 pub mod next;
 pub mod on;
+pub mod ops_study;
 pub mod peers;
 pub mod reference;
+pub mod replay;
 pub mod report;
 pub mod rig;
 pub mod runner;
+pub mod sensitivity;
+pub mod specimen;
 pub mod study;
+pub mod tap;
 pub mod thresholds;
 pub mod weigh;
 pub mod work;
 
 pub use build_info::BuildInfo;
+pub use delay::Delay;
 pub use engine_runner::EngineRunner;
 pub use error::LabError;
 pub use facts::ArmFacts;

@@ -1,7 +1,12 @@
 //! What to attack next: both phases of a weighed request against their floors.
 //!
-//! This is the first form of the loop: it knows the two phases of a request and which resource bounds each. The gap of
-//! a phase is the time that would go if it ran at its floor; the larger gap is where an hour of work pays most.
+//! [`findings`] knows the two phases of a request and which resource bounds each. [`look`] takes a step of each phase
+//! apart and measures what the groups on top are worth; [`rank`] puts the groups of both phases in one order, by the time
+//! of the request that would go if a group ran at its floor. That is where an hour of work pays most.
+
+pub mod keep;
+pub mod look;
+pub mod rank;
 
 use serde::Serialize;
 use tare_core::Reading;
@@ -91,5 +96,24 @@ fn advise(g: &PhaseGap) -> String {
         g.removable_ns / 1e6,
         g.measured_ns / 1e6,
         g.percent_of_floor
+    )
+}
+
+/// The highest group in words: what it takes, how far it is from its floor, and what there is to gain.
+pub fn advise_group(g: &rank::Ranked) -> String {
+    let bound = match g.bound {
+        Resource::Bytes => "reading its bytes from memory",
+        Resource::Flops => "its multiply-adds",
+    };
+    let range = g.gain_interval.map(|i| format!(" ({:.1} to {:.1} %)", i.low, i.high)).unwrap_or_default();
+    format!(
+        "attack {} in {}: it takes {:.3} ms of a step where {bound} allows {:.3} ms ({:.0} % of floor); at its floor the \
+         request would take {:.1} % less{range}",
+        g.group,
+        g.phase,
+        g.measured_ns / 1e6,
+        g.floor_ns / 1e6,
+        g.percent_of_floor,
+        g.gain_percent,
     )
 }

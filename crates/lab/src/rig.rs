@@ -1,10 +1,13 @@
 //! How an engine is set up for a measurement, and how its twin that judges it is.
 
+use tare_core::Fault;
 use tare_cpu::{CpuBackend, CpuConfig};
 use tare_engine::{Engine, EngineConfig};
 use tare_model::{Model, PlanSpec};
 use tare_ops::{Backend, Class, Isa};
 
+use crate::delay::Delay;
+use crate::tap::Tap;
 use crate::{LabError, On};
 
 /// Rows that the judge computes in one forward.
@@ -36,6 +39,8 @@ pub struct Rig<'m> {
     pub context: usize,
     /// The longest prefill chunk, in rows.
     pub max_rows: usize,
+    /// A delay planted into one group of the plan under test; none as a rule.
+    pub delay: Option<Delay>,
 }
 
 impl Rig<'_> {
@@ -60,7 +65,31 @@ impl Rig<'_> {
     /// # Errors
     /// When the host cannot give it.
     pub fn backend(&self) -> Result<Box<dyn Backend>, LabError> {
-        Ok(self.on.backend(&self.cpu)?)
+        match self.delay {
+            Some(_) => Ok(Box::new(self.tap()?)),
+            None => Ok(self.on.backend(&self.cpu)?),
+        }
+    }
+
+    /// Whether steps of the engine under test can be taken apart and delayed.
+    ///
+    /// # Errors
+    /// When it does not run on the processor.
+    pub fn can_be_taken_apart(&self) -> Result<(), Fault> {
+        if self.on == On::Cpu {
+            return Ok(());
+        }
+        let fault = Fault::new("backend", "the processor, where a step can be taken apart", "a device");
+        Err(fault.remedy("leave out --backend; `tare clock` weighs the phases of a device"))
+    }
+
+    /// A backend as the engine under test has it, which the laboratory shares with that engine.
+    ///
+    /// # Errors
+    /// As [`Rig::can_be_taken_apart`], or when the host cannot give it.
+    pub fn tap(&self) -> Result<Tap, LabError> {
+        self.can_be_taken_apart()?;
+        Ok(Tap::new(CpuBackend::new(self.cpu.clone())?, self.delay))
     }
 
     /// An engine that scores whole sequences in one pass, in `class`: whole panels of rows, on kernels of another vector

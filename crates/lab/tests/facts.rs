@@ -31,6 +31,7 @@ fn the_configuration_is_the_one_that_runs_on_any_backend() {
         class: Class::by_name("w4a16").unwrap(),
         context: request.total_tokens(),
         max_rows: 16,
+        delay: None,
     };
     for (backend, threads) in [(rig.backend().unwrap(), THREADS), (Box::new(ReferenceBackend::new()), 1)] {
         let engine = rig.engine_on(backend).unwrap();

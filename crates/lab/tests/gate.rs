@@ -37,6 +37,7 @@ impl Scene {
             class: Class::by_name(class).unwrap(),
             context: self.request.total_tokens(),
             max_rows: 16,
+            delay: None,
         }
     }
 

@@ -51,6 +51,7 @@ impl Scene {
             class: Class::by_name("f32").unwrap(),
             context: self.request.total_tokens(),
             max_rows: 16,
+            delay: None,
         }
     }
 

@@ -18,6 +18,7 @@ fn rig<'m>(model: &'m Model, plan: &str) -> Rig<'m> {
         class: Class::by_name("w4a16").unwrap(),
         context: 64,
         max_rows: 16,
+        delay: None,
     }
 }
 

@@ -2,6 +2,7 @@
 
 use clap::{Args, ValueEnum, ValueHint};
 use std::path::PathBuf;
+use tare_lab::Delay;
 
 use super::{MEASURED_MODEL, model::HowArgs, remote::RemoteArgs};
 
@@ -93,7 +94,9 @@ impl ClockArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "EXAMPLES\n  \
     tare next                                  the synthetic 0.6B model in W4, nothing to download\n  \
-    tare next -m smollm2-135m -p 256 -n 33")]
+    tare next -m smollm2-135m -p 256 -n 33\n  \
+    tare next --delay down=50                  with a planted delay, which it must name\n  \
+    tare next --after DECISION                 did the change bring what was predicted?")]
 pub(crate) struct NextArgs {
     /// Folder, .gguf file, pulled name or synthetic:NAME
     #[arg(short, long, value_name = "MODEL", default_value = MEASURED_MODEL)]
@@ -102,10 +105,16 @@ pub(crate) struct NextArgs {
     pub(crate) how: HowArgs,
     #[command(flatten)]
     pub(crate) work: WorkArgs,
+    /// Hold this build against the one of before: its binary, or the id of the decision that it was kept for
+    #[arg(long, value_name = "DECISION|BINARY", conflicts_with = "delay")]
+    pub(crate) after: Option<String>,
+    /// Plant a delay of so many percent into a group
+    #[arg(long, value_name = "GROUP=PERCENT")]
+    pub(crate) delay: Option<Delay>,
     /// Folder of the ledger that keeps the record [default: the user's data folder]
     #[arg(short, long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
     pub(crate) output: Option<PathBuf>,
-    /// The findings and the record's path as JSON
+    /// Everything that was measured, as JSON
     #[arg(long)]
     pub(crate) json: bool,
 }

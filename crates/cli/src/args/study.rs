@@ -1,20 +1,22 @@
 //! Commands that run a campaign: study, compare.
 
-use clap::{Args, ValueEnum, ValueHint};
+use clap::{Args, Subcommand, ValueEnum, ValueHint};
 use std::path::PathBuf;
 
-use super::MEASURED_MODEL;
+use super::{MEASURED_MODEL, OpsArgs};
 
 /// `tare study`
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
     after_help = "EXAMPLES\n  \
     tare study --list                          the studies inside the binary and what they ask\n  \
     tare study aa-duet --dry-run               arms, order and rounds, nothing is started\n  \
     tare study aa-duet -o evidence             a campaign, with its documents in a ledger of its own\n  \
     tare study aa-duet --resume                go on where Ctrl-C or a lost process ended the last one\n  \
-    tare study my-study.toml --rounds 2        a screening of a study of yours\n\n\
+    tare study my-study.toml --rounds 2        a screening of a study of yours\n  \
+    tare study ops --op linear --rows 1,4      the kernels of one operator against each other\n\n\
     Finished rounds are kept at once: Ctrl-C loses the round under way at most."
 )]
 pub(crate) struct StudyArgs {
@@ -29,6 +31,16 @@ pub(crate) struct StudyArgs {
     pub(crate) rounds: Option<u32>,
     #[command(flatten)]
     pub(crate) run: CampaignArgs,
+    /// A study of another kind
+    #[command(subcommand)]
+    pub(crate) other: Option<OtherStudy>,
+}
+
+/// Studies that are no campaign of requests.
+#[derive(Debug, Subcommand)]
+pub(crate) enum OtherStudy {
+    /// The kernels of each operator against each other at the model's shapes, and the guards that follow
+    Ops(OpsArgs),
 }
 
 /// How a campaign is run and kept.

@@ -188,6 +188,9 @@ fn print_plans(engine: &Engine) {
             if let Some(why) = &c.fallback {
                 println!("        a fallback: {why}");
             }
+            if let Some(id) = &c.guard {
+                println!("        a guard of the plan, set by {id}");
+            }
             // Kernels of other formats are no alternatives; --json lists them too.
             let format = |key: &str| key.rsplit_once('.').map(|(rest, _)| rest.to_string());
             for no in c.refused.iter().filter(|no| format(&no.key) == format(&c.chosen)) {

@@ -1,5 +1,6 @@
 //! One file for each command.
 
+pub(crate) mod after;
 pub(crate) mod arm;
 pub(crate) mod chat;
 pub(crate) mod clock;
@@ -12,10 +13,12 @@ pub(crate) mod ledger;
 pub(crate) mod logits;
 pub(crate) mod mutate;
 pub(crate) mod next;
+pub(crate) mod ops;
 pub(crate) mod peers;
 pub(crate) mod perplexity;
 pub(crate) mod pull;
 pub(crate) mod quantize;
+pub(crate) mod replay;
 pub(crate) mod report;
 pub(crate) mod run;
 pub(crate) mod serve;

@@ -10,12 +10,15 @@ use tare_evidence::record::Role;
 use tare_lab::Study;
 use tare_lab::campaign::Closed;
 
-use crate::args::{CampaignArgs, StudyArgs};
+use crate::args::{CampaignArgs, OtherStudy, StudyArgs};
 use crate::campaigning::{Ready, conduct};
 use crate::settings::Settings;
 
 /// Runs `tare study`.
 pub(crate) fn run(args: &StudyArgs, settings: &Settings) -> Result<()> {
+    if let Some(OtherStudy::Ops(ops)) = &args.other {
+        return crate::commands::ops::run(ops, settings);
+    }
     let Some(name) = args.study.as_deref().filter(|_| !args.list) else { return list(args.run.json) };
     let mut study = Study::find(name)?;
     if let Some(n) = args.rounds {

@@ -13,6 +13,7 @@ use crate::arm::protocol::{Judged, Load};
 use crate::arm::subject::Subject;
 use crate::build_info::BuildInfo;
 use crate::clock::{Baton, Timed, Turns};
+use crate::delay::Delay;
 use crate::facts::ArmFacts;
 use crate::gate::{Gate, Run};
 use crate::reference::ReferenceStore;
@@ -56,8 +57,8 @@ pub struct Held<'m> {
 /// # Errors
 /// When the plan, the class, the level or the context does not suit the model or the host.
 pub fn rig<'m>(arm: &ArmSpec, model: &'m Model, request: &ClockedRequest, threads: usize) -> Result<Rig<'m>, LabError> {
-    if arm.delay.is_some() {
-        return Err(Fault::new("delay", "nothing: this build plants none", "a delay").into());
+    if arm.peer.is_some() && arm.delay.is_some() {
+        return Err(Fault::new("delay", "nothing: no delay can be planted in a peer", "a delay").into());
     }
     let limit = model.config().max_positions;
     let context = request.total_tokens();
@@ -75,7 +76,13 @@ pub fn rig<'m>(arm: &ArmSpec, model: &'m Model, request: &ClockedRequest, thread
         class,
         context,
         max_rows: MAX_ROWS,
+        delay: arm.delay.as_ref().map(planted).transpose()?,
     })
+}
+
+/// A delay by the name of its group.
+fn planted(delay: &tare_evidence::identity::Delay) -> Result<Delay, Fault> {
+    Ok(Delay { group: delay.group.parse()?, percent: delay.percent })
 }
 
 /// The levels up to the one that is named; all that the host has when none is.

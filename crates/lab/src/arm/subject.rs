@@ -203,6 +203,7 @@ mod tests {
             class: Class::by_name("f32").unwrap(),
             context: request.total_tokens(),
             max_rows: 16,
+            delay: None,
         };
         let facts = of_peer(&peer, &rig, &request, &home(folder.path())).unwrap();
         assert_eq!(facts.arm.threads, Reading::Available(2), "tuning chose half of the 4 that it was offered");

@@ -51,6 +51,7 @@ pub(super) fn run(args: &CheckArgs, settings: &Settings) -> Result<()> {
         class: Class::by_name(CLASSES[0].name)?,
         context: request.total_tokens(),
         max_rows: MAX_ROWS,
+        delay: None,
     };
     let store = ReferenceStore::at(settings.references(), &build_info()?.binary_sha256);
     let thresholds = Thresholds::built_in()?;

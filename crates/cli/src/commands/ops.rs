@@ -1,0 +1,181 @@
+//! `tare study ops`: every kernel that could take a call against the one that does, and guards that follow.
+
+use anyhow::{Context, Result};
+use comfy_table::{CellAlignment, Table, presets::UTF8_FULL_CONDENSED};
+use serde_json::json;
+use std::path::Path;
+use tare_core::digest::sha256_hex;
+use tare_core::{Fault, Reading};
+use tare_evidence::Ledger;
+use tare_lab::ops_study::guard::{Crossover, EndToEnd, LEAST_PASSES, Subject, crossovers, earned, end_to_end, written};
+use tare_lab::ops_study::{MOST_ROWS, Measured, OpsStudy};
+use tare_lab::replay::Warmth;
+use tare_lab::{ClockedRequest, LabError, Lengths};
+use tare_model::Guard;
+use tare_ops::OpName;
+use tare_probe::Host;
+
+use crate::args::OpsArgs;
+use crate::interrupt::Interrupt;
+use crate::settings::Settings;
+use crate::setup::open_model;
+use crate::weighing::{ceilings, rig, spinner};
+
+/// Runs the command.
+pub(crate) fn run(args: &OpsArgs, settings: &Settings) -> Result<()> {
+    if let Some(plan) = &args.write_guard {
+        guardable(args, plan)?;
+    }
+    let model = open_model(&args.model, settings)?;
+    let lengths = Lengths { depth: 0, prompt_tokens: MOST_ROWS, output_tokens: 2 };
+    let request = ClockedRequest::drawn(lengths, model.config().vocab, 0)?;
+    let rig = rig(&model, &args.how, &request, settings)?;
+    let host = Host::read();
+    let stored = ceilings(settings, &host);
+    let mut rows = args.rows.clone();
+    rows.sort_unstable();
+    rows.dedup();
+    let mut study = OpsStudy {
+        rig: &rig,
+        operators: args.operators.iter().map(|name| operator(name)).collect::<Result<_, _>>()?,
+        rows,
+        context: args.depth,
+        passes: args.passes,
+        warmth: Warmth::Warm,
+        host: &host,
+        ceilings: &stored.ceilings,
+    };
+    let interrupt = Interrupt::listen()?;
+    let bar = spinner("packing");
+    let mut measure = |warmth: Warmth, wanted: bool| -> Result<Vec<Measured>, LabError> {
+        if !wanted {
+            return Ok(Vec::new());
+        }
+        study.warmth = warmth;
+        study.run(&mut |what| {
+            bar.set_message(what.to_string());
+            !interrupt.pressed()
+        })
+    };
+    let (warm, cold) = (measure(Warmth::Warm, !args.cold), measure(Warmth::Cold, !args.warm));
+    bar.finish_and_clear();
+    let (warm, cold) = (warm?, cold?);
+    let found = crossovers(if warm.is_empty() { &cold } else { &warm });
+    if args.json {
+        println!("{}", json!({ "warm": warm, "cold": cold, "crossovers": found }));
+    } else {
+        print(&warm, &cold, &found, args.calls);
+    }
+    let Some(plan) = &args.write_guard else { return Ok(()) };
+    let subject = Subject { shape: model.describe()?.name, class: rig.class.name.to_string() };
+    write_guards(plan, &found, &subject, (&warm, &cold), whole_requests(args, settings)?.as_ref())
+}
+
+/// A guard goes into the plan that was studied, from passes enough to speak of every one of them.
+fn guardable(args: &OpsArgs, plan: &Path) -> Result<(), Fault> {
+    if args.passes < LEAST_PASSES {
+        let expected = format!("at least {LEAST_PASSES} with --write-guard");
+        return Err(Fault::new("--passes", expected, args.passes.to_string()));
+    }
+    if args.how.plan.as_deref().map(Path::new) != Some(plan) {
+        let found = args.how.plan.clone().unwrap_or_else(|| "no --plan".into());
+        return Err(Fault::new("--write-guard", format!("the plan that is studied: --plan {}", plan.display()), found));
+    }
+    Ok(())
+}
+
+/// What the study that `--study` names says.
+fn whole_requests(args: &OpsArgs, settings: &Settings) -> Result<Option<EndToEnd>> {
+    let Some(id) = &args.study else { return Ok(None) };
+    let folder = args.ledger.clone().unwrap_or_else(|| settings.scratch_ledger());
+    Ok(Some(end_to_end(&Ledger::at(folder), id)?))
+}
+
+fn operator(name: &str) -> Result<OpName, Fault> {
+    OpName::ALL.into_iter().find(|op| op.name() == name).ok_or_else(|| {
+        let names: Vec<&str> = OpName::ALL.iter().map(|op| op.name()).collect();
+        Fault::new("--op", format!("one of {}", names.join(", ")), format!("`{name}`"))
+    })
+}
+
+/// Appends every guard that was earned, and writes the tables beside the plan; an error names what the others lack.
+fn write_guards(
+    path: &Path,
+    found: &[Crossover],
+    subject: &Subject,
+    (warm, cold): (&[Measured], &[Measured]),
+    study: Option<&EndToEnd>,
+) -> Result<()> {
+    if found.is_empty() {
+        return Err(Fault::new("--write-guard", "a kernel that beats the plan's in every pass", "none").into());
+    }
+    let tables = serde_json::to_string(&json!({ "warm": warm, "cold": cold }))?;
+    let sha256 = sha256_hex(tables.as_bytes());
+    let judged: Vec<_> = found.iter().map(|c| earned(c, subject, (warm, cold), (study, &sha256))).collect();
+    let guards: Vec<&Guard> = judged.iter().filter_map(|g| g.as_ref().ok()).collect();
+    if !guards.is_empty() {
+        let mut text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        for guard in &guards {
+            text = written(&text, guard)?;
+        }
+        replace(&path.with_extension(format!("{}.json", &sha256[..16])), &tables)?;
+        replace(path, &text)?;
+        for g in guards {
+            eprintln!("tare: {} now takes {} for {} x {} at {:?} rows", path.display(), g.kernel, g.n, g.k, g.rows);
+        }
+    }
+    judged.into_iter().find_map(Result::err).map_or(Ok(()), |why| Err(why.into()))
+}
+
+/// Puts `text` at `path` as a whole or not at all.
+fn replace(path: &Path, text: &str) -> Result<()> {
+    let half = path.with_extension(format!("{}.part", std::process::id()));
+    let put = std::fs::write(&half, text).and_then(|()| std::fs::rename(&half, path));
+    put.with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn print(warm: &[Measured], cold: &[Measured], found: &[Crossover], calls: bool) {
+    let mut table = Table::new();
+    table.load_style(UTF8_FULL_CONDENSED);
+    table.set_header(["operator", "n x k", "rows", "weights", "kernel", "us", "ratio", "% of floor", "wins"]);
+    for m in warm.iter().chain(cold) {
+        let winner = m.winner().map(|w| w.kernel.as_str());
+        for k in &m.kernels {
+            let floor = match &k.percent_of_floor {
+                Reading::Available(p) => format!("{p:.1}"),
+                Reading::Unavailable { .. } => "-".into(),
+            };
+            table.add_row([
+                m.operator.to_string(),
+                format!("{} x {}", m.n, m.k),
+                m.rows.to_string(),
+                if m.warmth == Warmth::Cold { format!("cold, {}", m.copies) } else { "warm".into() },
+                format!("{}{}", k.kernel, if k.kernel == m.chosen { " (plan)" } else { "" }),
+                format!("{:.1}", k.ns / 1e3),
+                format!("{:.3}", k.ratio),
+                floor,
+                if winner == Some(k.kernel.as_str()) { "every pass".into() } else { String::new() },
+            ]);
+        }
+    }
+    for i in [2, 5, 6, 7] {
+        if let Some(c) = table.column_mut(i) {
+            c.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    println!("{table}");
+    if calls {
+        for k in warm.iter().chain(cold).flat_map(|m| &m.kernels) {
+            println!("  {}", k.stages.join("; "));
+        }
+    }
+    if found.is_empty() {
+        println!("no kernel beats the plan's in every pass at any number of rows");
+    }
+    for c in found {
+        println!(
+            "{} beats {} for {} at {} to {} rows in every pass, by {:.3} at the least",
+            c.kernel, c.over, c.of, c.rows[0], c.rows[1], c.ratio
+        );
+    }
+}

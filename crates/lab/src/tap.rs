@@ -1,0 +1,167 @@
+//! A backend that the laboratory shares with the engine: it sees what a step was handed and can run it again.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use tare_core::{Blob, Fault, Weight, WeightData, weight::Affine};
+use tare_cpu::CpuBackend;
+use tare_ops::{
+    Backend, BackendInfo, Batch, Executable, ForwardPlan, KvId, KvShape, KvSpan, OpError, RowOutput, StepOutput,
+    Variant, WeightId,
+};
+
+use crate::delay::Delay;
+
+/// Two handles of one backend: the engine owns one, the laboratory keeps the other.
+#[derive(Clone, Debug)]
+pub struct Tap {
+    shared: Arc<Mutex<Tapped>>,
+    variants: Arc<[Variant]>,
+    /// Whether weights get memory of their own when they are packed.
+    copies: bool,
+}
+
+#[derive(Debug)]
+struct Tapped {
+    cpu: CpuBackend,
+    delay: Option<Delay>,
+    plans: BTreeMap<u32, ForwardPlan>,
+    watching: bool,
+    seen: Option<Seen>,
+    /// Pools that the engine gave back in the step that is watched: its rows still point to them.
+    given_back: Vec<KvId>,
+}
+
+/// What a step was handed, and what it gave.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// What ran.
+    pub exe: Executable,
+    /// What `exe` was compiled from.
+    pub plan: ForwardPlan,
+    /// Its rows.
+    pub batch: Batch,
+    /// What came back.
+    pub answer: Vec<RowOutput>,
+}
+
+impl Tap {
+    /// Shares `cpu`; every plan compiled through it gets `delay`.
+    pub fn new(cpu: CpuBackend, delay: Option<Delay>) -> Self {
+        let variants = cpu.variants().to_vec().into();
+        let tapped = Tapped { cpu, delay, plans: BTreeMap::new(), watching: false, seen: None, given_back: Vec::new() };
+        Self { shared: Arc::new(Mutex::new(tapped)), variants, copies: false }
+    }
+
+    /// A handle that gives every weight packed through it memory of its own, where the others share that of the model.
+    pub fn copying(&self) -> Self {
+        Self { copies: true, ..self.clone() }
+    }
+
+    /// From now on the last step is kept until [`Tap::seen`] takes it, and so is the cache that it worked on, until the
+    /// next watch: a plan that keeps nothing gives it back at the end of the step.
+    ///
+    /// # Errors
+    /// When what the last watch kept cannot be freed.
+    pub fn watch(&self) -> Result<(), OpError> {
+        let mut tapped = self.lock();
+        tapped.watching = true;
+        let given_back = std::mem::take(&mut tapped.given_back);
+        given_back.into_iter().try_for_each(|kv| tapped.cpu.free_kv(kv))
+    }
+
+    /// The last step since [`Tap::watch`], if there was one; ends the watch.
+    pub fn seen(&self) -> Option<Seen> {
+        let mut tapped = self.lock();
+        tapped.watching = false;
+        tapped.seen.take()
+    }
+
+    /// Does something with the backend itself.
+    pub fn with<T>(&self, work: impl FnOnce(&mut CpuBackend) -> T) -> T {
+        work(&mut self.lock().cpu)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Tapped> {
+        self.shared.lock().unwrap_or_else(|e| e.into_inner())
+    }
+}
+
+/// `w` in memory of its own.
+fn copy_of(w: &Weight) -> Result<Weight, Fault> {
+    let copy = |b: &Blob| Blob::from_vec(b.to_vec());
+    match (w.data(), w.format()) {
+        (WeightData::Affine(a), tare_core::Format::Affine { bits, group }) => {
+            let data = Affine {
+                words: copy(&a.words),
+                scales: copy(&a.scales),
+                biases: copy(&a.biases),
+                scale_dtype: a.scale_dtype,
+            };
+            Weight::affine(w.name(), bits, group, (w.rows(), w.cols()), data)
+        }
+        (WeightData::Blocks(b), format) => Weight::blocks(w.name(), format, w.rows(), w.cols(), copy(b)),
+        (WeightData::Affine(_), format) => Err(Fault::new(w.name(), "an affine format", format.to_string())),
+    }
+}
+
+impl Backend for Tap {
+    fn describe(&self) -> BackendInfo {
+        self.lock().cpu.describe()
+    }
+    fn variants(&self) -> &[Variant] {
+        &self.variants
+    }
+    fn pack(&mut self, weight: &Weight) -> Result<WeightId, OpError> {
+        if self.copies {
+            return self.lock().cpu.pack(&copy_of(weight)?);
+        }
+        self.lock().cpu.pack(weight)
+    }
+    fn alloc_kv(&mut self, shape: KvShape, pages: usize, page_tokens: usize) -> Result<KvId, OpError> {
+        self.lock().cpu.alloc_kv(shape, pages, page_tokens)
+    }
+    fn free_kv(&mut self, kv: KvId) -> Result<(), OpError> {
+        let mut tapped = self.lock();
+        if tapped.watching {
+            tapped.given_back.push(kv);
+            return Ok(());
+        }
+        tapped.cpu.free_kv(kv)
+    }
+    fn copy_kv(&mut self, from: KvSpan, to: KvSpan) -> Result<(), OpError> {
+        self.lock().cpu.copy_kv(from, to)
+    }
+    fn read_kv(&mut self, span: KvSpan) -> Result<Vec<u8>, OpError> {
+        self.lock().cpu.read_kv(span)
+    }
+    fn write_kv(&mut self, span: KvSpan, bytes: &[u8]) -> Result<(), OpError> {
+        self.lock().cpu.write_kv(span, bytes)
+    }
+    fn compile(&mut self, plan: &ForwardPlan) -> Result<Executable, OpError> {
+        let mut tapped = self.lock();
+        let exe = tapped.cpu.compile(plan)?;
+        if let Some(delay) = tapped.delay {
+            delay.plant(&mut tapped.cpu, exe, plan)?;
+        }
+        tapped.plans.insert(exe.0, plan.clone());
+        Ok(exe)
+    }
+    fn rest(&mut self) {
+        self.lock().cpu.rest();
+    }
+    fn release(&mut self, exe: Executable) {
+        let mut tapped = self.lock();
+        tapped.plans.remove(&exe.0);
+        tapped.cpu.release(exe);
+    }
+    fn run(&mut self, exe: Executable, batch: &Batch, out: &mut StepOutput) -> Result<(), OpError> {
+        let mut tapped = self.lock();
+        tapped.cpu.run(exe, batch, out)?;
+        if tapped.watching
+            && let Some(plan) = tapped.plans.get(&exe.0).cloned()
+        {
+            tapped.seen = Some(Seen { exe, plan, batch: batch.clone(), answer: out.rows.clone() });
+        }
+        Ok(())
+    }
+}

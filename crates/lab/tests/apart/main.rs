@@ -1,0 +1,6 @@
+//! Steps taken apart on real engines: replay, sensitivity, the ranking, operators alone.
+
+mod next;
+mod ops;
+mod replay;
+mod scene;

@@ -1,0 +1,69 @@
+//! A model, a request and made-up ceilings.
+
+use tare_core::Reading;
+use tare_cpu::{CpuConfig, detect_isa};
+use tare_lab::replay::{Replay, Replaying, Warmth};
+use tare_lab::specimen::Phase;
+use tare_lab::{ClockedRequest, Lengths, On, Rig};
+use tare_model::{Model, PlanSpec};
+use tare_ops::Class;
+use tare_probe::ceilings::{Ceilings, Readings};
+use tare_probe::{Host, Quietness};
+
+/// A model and a request for it.
+pub(crate) struct Scene {
+    pub(crate) model: Model,
+    pub(crate) request: ClockedRequest,
+    class: Class,
+}
+
+impl Scene {
+    pub(crate) fn new(spec: &str, depth: usize) -> Self {
+        let model = Model::open(spec).unwrap();
+        let lengths = Lengths { depth, prompt_tokens: 20, output_tokens: 4 };
+        let request = ClockedRequest::drawn(lengths, model.config().vocab, 1).unwrap();
+        let class = tare_model::classes::choose(&model, None).unwrap();
+        Self { model, request, class }
+    }
+
+    pub(crate) fn tiny() -> Self {
+        Self::new("synthetic:qwen3-tiny?format=w4g128", 0)
+    }
+
+    pub(crate) fn rig(&self, plan: &str) -> Rig<'_> {
+        Rig {
+            model: &self.model,
+            on: On::Cpu,
+            cpu: CpuConfig { threads: 2, isa: detect_isa(), pin: false },
+            plan: PlanSpec::find(plan).unwrap(),
+            class: self.class,
+            context: self.request.total_tokens(),
+            max_rows: 32,
+            delay: None,
+        }
+    }
+
+    pub(crate) fn replay(&self, rig: &Rig<'_>, phase: Phase, iterations: usize, warmth: Warmth) -> Replay {
+        let (host, ceilings) = (Host::read(), made_up());
+        let request = &self.request;
+        let of = Replaying { rig, request, phase, iterations, warmth, host: &host, ceilings: &ceilings };
+        of.run(&mut |_| true).unwrap()
+    }
+}
+
+/// Ceilings that need no measurement: 10 GB/s and 100 Gflop/s.
+pub(crate) fn made_up() -> Ceilings {
+    let (bytes, flops) = (Reading::Available(10_000_000_000), Reading::Available(100_000_000_000));
+    Ceilings {
+        readings: Readings {
+            read_1t_bytes_per_s: bytes.clone(),
+            read_all_bytes_per_s: bytes,
+            fma_f32_1t_flop_per_s: flops.clone(),
+            fma_f32_all_flop_per_s: flops,
+        },
+        threads: 2,
+        quietness: Quietness::observe(std::time::Duration::ZERO),
+        series: Vec::new(),
+        spent_ns: 0,
+    }
+}
