@@ -1,13 +1,15 @@
 //! Studies as data, and the verdicts that follow from their records.
 
+use crate::specimen::laboratory;
 use crate::specimen_campaign as specimen;
 use tare_core::Reading;
 use tare_evidence::Record;
 use tare_evidence::campaign::{Pair, PairRole};
+use tare_evidence::canonical;
 use tare_evidence::gate::{GateReport, Miss};
 use tare_evidence::ruling::rule;
 use tare_evidence::stats::Verdict;
-use tare_evidence::study::{A_A, Design, RoundsBy, Rule, StudyPlan};
+use tare_evidence::study::{A_A, Design, RoundsBy, Rule, StudyPlan, UnderStudy};
 
 /// The field at fault and the change that makes it so.
 type Edit = (&'static str, fn(&mut StudyPlan));
@@ -115,4 +117,14 @@ fn there_is_no_verdict_over_a_failed_gate_a_missing_round_or_without_a_twin() {
     draft.gate = report.judge().unwrap();
     let void = vec![records[0].clone(), (records[1].0.clone(), Record::seal(draft).unwrap())];
     assert!(refused(&specimen::study(), &pairs, &void).contains("a record whose gate passed"));
+}
+
+#[test]
+fn another_engine_may_differ_in_all_that_an_arm_says_of_itself() {
+    let arm = canonical::value_of(&laboratory().arm).unwrap();
+    let allowed = UnderStudy::Peer.arm_fields();
+    for field in arm.as_object().unwrap().keys() {
+        assert!(allowed.contains(&field.as_str()), "{field}: an honest peer is refused");
+    }
+    assert!(!allowed.contains(&"delay"), "a delay is planted, and said where it is under study");
 }
