@@ -3,6 +3,7 @@
 use serde::Serialize;
 use tare_core::Fault;
 
+use super::seeds::{NO_PLAN, PLANS};
 use super::table::{Becomes, Flag, Takes, To, Tool};
 use super::{tools, words};
 
@@ -168,6 +169,7 @@ impl Built {
                 self.json_file = Some(value.to_string());
                 Verdict::Becomes(format!("--json > {}", words::quote(value)))
             }
+            To::Case => self.case(value),
             To::Host => {
                 self.host = Some(value.to_string());
                 Verdict::Becomes(format!("--url http://{value}:PORT"))
@@ -178,6 +180,23 @@ impl Built {
             }
             To::Always(why) => Verdict::Always(why),
             To::None(why) => Verdict::NoCounterpart((*why).to_string()),
+        }
+    }
+
+    /// `kv-cache:decode:128`.
+    fn case(&mut self, value: &str) -> Verdict {
+        let parts: Vec<&str> = value.split(':').collect();
+        let (checkpoint, phase, length, tokens) = match parts[..] {
+            [checkpoint, "decode", tokens] => (checkpoint, "decode", "--depth", tokens),
+            [checkpoint, "prefill", tokens] => (checkpoint, "prefill", "--prompt-tokens", tokens),
+            _ => return Verdict::NotUnderstood(format!("`{value}` is not CHECKPOINT:PHASE:TOKENS")),
+        };
+        if tokens.parse::<u64>().is_err() {
+            return Verdict::NotUnderstood(format!("`{tokens}` is no number"));
+        }
+        match PLANS.iter().find(|(name, _)| *name == checkpoint) {
+            Some((_, plan)) => self.add(&[*plan, &["--phase", phase, length, tokens][..]].concat()),
+            None => Verdict::NotUnderstood(NO_PLAN.to_string()),
         }
     }
 

@@ -73,6 +73,7 @@ fn cell(to: &To) -> String {
         }
         To::Words(words) => format!("`{}`", words.join(" ")),
         To::JsonFile => "`--json > FILE`".to_string(),
+        To::Case => "`--plan PLAN --phase PHASE`, and the tokens as `--depth` (decode) or `-p` (prefill)".to_string(),
         To::Host | To::Port => "`--url http://HOST:PORT`".to_string(),
         To::Always(why) => format!("always so: {why}"),
         To::None(why) => format!("none: {why}"),

@@ -3,9 +3,10 @@
 use super::table::{Becomes, Flag, To, Tool, switch, value};
 
 /// Their checkpoints that tare has as plans.
-const PLANS: &[(&str, &[&str])] =
+pub(crate) const PLANS: &[(&str, &[&str])] =
     &[("kv-cache", &["--plan", "kv-cache"]), ("capacity-cache", &["--plan", "capacity-cache"])];
-const NO_PLAN: &str = "no plan of this name (`tare doctor --plan NAME` shows what there is). Rungs that only change kernels, such as \
+/// Why another checkpoint has none.
+pub(crate) const NO_PLAN: &str = "no plan of this name (`tare doctor --plan NAME` shows what there is). Rungs that only change kernels, such as \
      quantized-matvec, are none: every plan multiplies packed weights";
 const MODEL: Flag = value(&["--model"], "model; qwen3-0.6b and the like are aliases of both", To::Same("--model"));
 const SOLUTION: Flag = value(
@@ -150,6 +151,28 @@ pub(crate) static TOOLS: &[Tool] = &[
         defaults: &[],
         differs: &[],
         example: "python3 -m benchmarks.regression.paired_regression --baseline-root old --rounds-per-sample 5",
+    },
+    Tool {
+        name: "tiny-llm operator replay",
+        starts: &[&["pdm", "run", "profile-week2-kernels"]],
+        becomes: Becomes::Tare(&["replay"]),
+        flags: &[
+            MODEL,
+            SOLUTION,
+            value(&["--case"], "rung, phase and tokens", To::Each(&To::Case)),
+            value(&["--warmup"], "warm-ups", To::Always("every group runs before it is timed")),
+            value(&["--iterations"], "timed turns", To::Same("--iterations")),
+            JSON,
+        ],
+        positional: &[],
+        defaults: &[("--iterations", "12")],
+        differs: &[
+            "their activations are random and the wiring is their own; tare replays the calls of the plan that runs, on its \
+             buffers, and the dispatch digests of step and replay must be equal",
+            "tare holds the sum of the groups against the step on the clock and names the remainder",
+        ],
+        example: "pdm run profile-week2-kernels --solution tiny_llm --model qwen3-0.6b --case capacity-cache:decode:128 \
+                  --warmup 4 --iterations 12 --json-output week2-capacity-cache-decode-128.replay.json",
     },
     Tool {
         name: "tiny-llm serving and chunk studies",

@@ -73,6 +73,8 @@ pub(crate) enum To {
     Words(&'static [&'static str]),
     /// The file that the JSON goes to.
     JsonFile,
+    /// `CHECKPOINT:PHASE:TOKENS`: a plan, a phase and its tokens.
+    Case,
     /// The host of the address to measure.
     Host,
     /// The port of it.
