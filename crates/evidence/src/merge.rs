@@ -19,7 +19,8 @@ impl Ledger {
     /// before the first is written, so that a refused merge changes nothing.
     ///
     /// # Errors
-    /// When `from` does not verify, a file is here with other bytes, or one cannot be read or written.
+    /// When `from` does not verify or is a part of a ledger, a file is here with other bytes, or one cannot be read or
+    /// written.
     pub fn merge(&self, from: &Ledger) -> Result<Merged, LedgerError> {
         let source = from.root();
         if let Some(finding) = verify(source, Strictness::Scratch)?.findings.into_iter().next() {
@@ -30,6 +31,11 @@ impl Ledger {
         let mut missing = Vec::new();
         for path in walk(source)?.files {
             let Ok(place) = path.strip_prefix(source) else { continue };
+            if place.components().count() != 3 {
+                let fault =
+                    Fault::new(path.display().to_string(), "HOST/STUDY/FILE in a ledger", place.display().to_string());
+                return Err(fault.remedy("merge the folder that holds the folders of the hosts").into());
+            }
             let (text, target) = (read_text(&path)?, self.root().join(place));
             if !target.exists() {
                 missing.push((target, text));

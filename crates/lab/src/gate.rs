@@ -224,14 +224,22 @@ fn start_errors(whole: &Run<'_>, run: &Run<'_>) -> Vec<Finding> {
 }
 
 fn rank_gaps(scores: &[Score]) -> Vec<Finding> {
-    let gap = |s: &Score| if s.best == s.token { 0.0 } else { f64::from(s.best_logit) - f64::from(s.logit) };
+    let gap = |s: &Score| {
+        let gap = f64::from(s.best_logit) - f64::from(s.logit);
+        match s.best == s.token {
+            // A reference that is no number bears nothing out.
+            _ if gap.is_nan() => f64::NAN,
+            true => 0.0,
+            // A tie that went to the higher id has gap 0 and is still another token than the reference's.
+            false => gap.max(f64::MIN_POSITIVE),
+        }
+    };
     scores
         .iter()
         .enumerate()
         .map(|(i, s)| Finding {
             at: format!("token {i}"),
-            // A tie that went to the higher id has gap 0 and is still another token than the reference's.
-            error: if s.best != s.token { gap(s).max(f64::MIN_POSITIVE) } else { 0.0 },
+            error: gap(s),
             expected: format!("id {} with logit {}", s.best, s.best_logit),
             found: format!("id {} with logit {}", s.token, s.logit),
         })
@@ -305,6 +313,10 @@ mod tests {
         let s = Score { token: 5, logit: 1.0, best: 3, best_logit: 1.0, second_logit: 1.0, log_sum: 1.7 };
         assert!(rank_gaps(&[s])[0].error > 0.0);
         assert_eq!(rank_gaps(&[Score { token: 3, ..s }])[0].error, 0.0);
+        for unknown in [Score { logit: f32::NAN, ..s }, Score { token: 3, logit: f32::NAN, best_logit: f32::NAN, ..s }]
+        {
+            assert!(rank_gaps(&[unknown])[0].error.is_nan(), "a reference that is no number");
+        }
     }
 
     #[test]

@@ -32,6 +32,18 @@ fn a_file_with_other_bytes_is_refused_and_nothing_is_written() {
     assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), before);
 }
 
+/// The folder of a host verifies by itself, and merged it would lose its host.
+#[test]
+fn a_part_of_a_ledger_is_not_merged() {
+    let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    specimen::written(&Ledger::at(a.path()));
+    for part in ["vm-2core", "vm-2core/attention"] {
+        let error = Ledger::at(b.path()).merge(&Ledger::at(a.path().join(part))).unwrap_err().to_string();
+        assert!(error.contains("expected HOST/STUDY/FILE in a ledger"), "{part}: {error}");
+    }
+    assert_eq!(fs::read_dir(b.path()).unwrap().count(), 0);
+}
+
 #[test]
 fn a_ledger_that_does_not_verify_is_not_merged() {
     let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

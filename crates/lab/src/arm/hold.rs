@@ -204,10 +204,63 @@ fn release(report: GateReport, timed: Timed, memory: Memory) -> Result<Judged, F
         Judgement::Passed(gate) => {
             Judged { gate: gate.report().clone(), tokens, timing: Some(timed.timing()), memory, rows }
         }
-        Judgement::Failed(gate) => Judged { gate: gate.report().clone(), tokens, timing: None, memory, rows },
+        Judgement::Failed(gate) => {
+            // A line has no way to say that a logit is no number; the misses say which.
+            let finite = tokens.logits.iter().all(|l| l.is_finite());
+            let logits = if finite { tokens.logits } else { Vec::new() };
+            let tokens = RowTokens { ids: tokens.ids, logits };
+            Judged { gate: gate.report().clone(), tokens, timing: None, memory, rows }
+        }
     })
 }
 
 fn no_request() -> LabError {
     LabError::Request("is not there: prefill, decode, finish and judge come in this order".to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arm::protocol::{Answer, line, parse};
+    use tare_core::Reading;
+    use tare_evidence::gate::{Check, Miss};
+
+    /// What leaves for a request whose gate has these misses.
+    fn left(logits: &[f32], misses: usize) -> Judged {
+        let none = || Reading::unavailable("a test");
+        let timed = Timed {
+            setup_ns: 1,
+            prefill_ns: 1,
+            decode_ns: vec![1],
+            untimed: Vec::new(),
+            release_ns: 1,
+            main_thread_cpu_ns: none(),
+            allocator_peak_bytes: none(),
+            ids: vec![1, 2],
+            logits: logits.to_vec(),
+            rows: Reading::unavailable("a test"),
+        };
+        let miss = Miss { check: "x".into(), at: "token 1".into(), expected: "1".into(), found: "NaN".into() };
+        let check = Check { name: "x".into(), compared: 2, max_error: 0.0, limit: 0.0 };
+        let report = GateReport { thresholds_version: "1".into(), checks: vec![check], misses: vec![miss; misses] };
+        let memory = Memory {
+            allocator_peak_bytes: none(),
+            anonymous_rss_bytes: none(),
+            file_rss_bytes: none(),
+            device_bytes: none(),
+            kv_bytes: none(),
+        };
+        release(report, timed, memory).unwrap()
+    }
+
+    #[test]
+    fn misses_cross_the_pipe_without_times_even_where_a_logit_is_no_number() {
+        assert!(left(&[0.5, 1.5], 0).timing.is_some());
+        for (logits, kept) in [([0.5, 1.5], 2), ([0.5, f32::NAN], 0), ([f32::INFINITY, 1.5], 0)] {
+            let judged = left(&logits, 1);
+            assert_eq!((judged.timing.is_none(), judged.tokens.logits.len(), judged.tokens.ids.len()), (true, kept, 2));
+            let text = line(&Answer::Judged(Box::new(judged.clone()))).unwrap();
+            assert_eq!(parse::<Answer>(&text).unwrap(), Answer::Judged(Box::new(judged)));
+        }
+    }
 }

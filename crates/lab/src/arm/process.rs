@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -72,8 +72,9 @@ impl ArmProcess {
         };
         let (send, from) = channel();
         thread::spawn(move || {
-            for text in BufReader::new(out).lines().map_while(Result::ok) {
-                if send.send(text).is_err() {
+            // A line that is no UTF-8 is an answer too, and a wrong one.
+            for text in BufReader::new(out).split(b'\n').map_while(Result::ok) {
+                if send.send(String::from_utf8_lossy(&text).into_owned()).is_err() {
                     break;
                 }
             }
@@ -123,7 +124,7 @@ impl ArmProcess {
 
     /// What became of a process that closed its pipes. Ctrl-C reaches the children of a terminal too.
     fn gone(&mut self) -> Lost {
-        let status = self.child.wait();
+        let status = self.end();
         if !(self.go_on)() {
             return Lost::Interrupted;
         }
@@ -133,22 +134,26 @@ impl ArmProcess {
         let last: Vec<&str> = last.into_iter().rev().collect();
         Lost::Child(format!("the process ended ({status}): {}", last.join(" | ")))
     }
+
+    /// Ends it: without its input it has nothing left to answer and ends by itself; one that still lives is ended.
+    fn end(&mut self) -> std::io::Result<ExitStatus> {
+        self.to = None;
+        let told = Instant::now();
+        while told.elapsed() < GOODBYE {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+        self.child.kill()?;
+        self.child.wait()
+    }
 }
 
 impl Drop for ArmProcess {
     fn drop(&mut self) {
-        // Without its input it has nothing left to answer and ends by itself; one that still works is ended.
-        self.to = None;
-        let told = Instant::now();
-        while told.elapsed() < GOODBYE {
-            match self.child.try_wait() {
-                Ok(None) => thread::sleep(Duration::from_millis(2)),
-                Ok(Some(_)) | Err(_) => return,
-            }
-        }
-        // It may have ended in between, which is what is wanted.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        // Nobody is left to be told that it could not be ended.
+        let _ = self.end();
     }
 }
 
