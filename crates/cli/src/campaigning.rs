@@ -10,7 +10,7 @@ use std::time::Duration;
 use tare_core::units::human_ns;
 use tare_core::{Fault, Reading};
 use tare_evidence::Ledger;
-use tare_evidence::identity::PrefillLogits;
+use tare_evidence::identity::{PrefillLogits, Work};
 use tare_evidence::record::Role;
 use tare_evidence::study::StudyPlan;
 use tare_lab::arm::hold;
@@ -19,7 +19,7 @@ use tare_lab::campaign::journal::{Attempt, Line, Opened, When};
 use tare_lab::campaign::live::{LiveBench, Start, now};
 use tare_lab::campaign::{Campaign, Closed, Ended, Journal, Seating, Step, Writer};
 use tare_lab::peers::tune::Frozen;
-use tare_lab::{ClockedRequest, Lengths, Study, host, peers};
+use tare_lab::{BuildInfo, ClockedRequest, Lengths, Study, facts, host, peers};
 use tare_model::Model;
 use tare_probe::Host;
 
@@ -34,7 +34,6 @@ use crate::setup::{model_spec, within_training};
 #[derive(Debug)]
 pub(crate) struct Ready {
     pub(crate) study: Study,
-    pub(crate) seating: Seating,
     pub(crate) plan: StudyPlan,
     pub(crate) starts: Vec<Start>,
     request: ClockedRequest,
@@ -63,8 +62,15 @@ impl Ready {
             check(start, study.role, &own, &request, &host, settings)
                 .with_context(|| format!("arm `{}`", start.spec.label))?;
         }
-        let seating = Seating::new(&plan);
-        Ok(Self { study, seating, plan, starts, request, host })
+        Ok(Self { study, plan, starts, request, host })
+    }
+
+    /// What the baseline will be asked to compute.
+    pub(crate) fn work(&self) -> Result<Work> {
+        let baseline = &self.starts[0];
+        let model = Model::open(&baseline.model)?;
+        let rig = hold::rig(&baseline.spec, &model, &self.request, self.host.usable_threads)?;
+        Ok(facts::work(&rig, &self.request)?)
     }
 
     /// Folder of this study's journals.
@@ -120,20 +126,34 @@ pub(crate) fn conduct(ready: &Ready, args: &CampaignArgs, settings: &Settings) -
     let interrupt = Interrupt::listen()?;
     let go_on: GoOn = Arc::new(move || !interrupt.pressed());
     let mut bench = LiveBench::new(ready.starts.clone(), ready.request.clone(), ready.host.clone(), go_on)?;
-    let mut journal = journal(ready, args, settings, bench.sources())?;
     let build = build_info()?;
-    let scratch = settings.scratch_ledger();
-    let ledger = Ledger::at(args.output.as_deref().unwrap_or(&scratch));
+    let mut journal = journal(ready, args, settings, (bench.sources(), &build))?;
+    // What was settled when the campaign was opened holds to its end, whatever is asked for now.
+    let opened = journal.opened()?.clone();
+    let ledger = Ledger::at(&opened.ledger);
     let writer = Writer { host: &ready.host, build: &build, ledger: &ledger };
+    let number = journal.attempts().count() as u32 + 1;
+    let left_open = writer.left_open(&opened.campaign, number)?;
     if args.close || journal.completed() {
+        if let Some(attempt) = left_open {
+            journal.add(Line::Attempt(attempt))?;
+        }
         return close(&writer, &mut journal);
     }
-    let (number, at) = (journal.attempts().count() as u32 + 1, now()?);
-    let opening = writer.open(journal.opened()?, &ready.starts, number, at)?;
-    let planned_rounds = ready.plan.rounds;
-    let campaign = Campaign { study: &ready.study, seating: &ready.seating, planned_rounds };
+    let attempt = match left_open {
+        Some(attempt) => attempt,
+        None => match open(&writer, &opened, ready, number) {
+            Ok(attempt) => attempt,
+            Err(e) if number == 1 => {
+                journal.abandon()?;
+                return Err(e);
+            }
+            Err(e) => return Err(e),
+        },
+    };
+    let (seating, planned_rounds) = (Seating::new(&opened.plan), opened.plan.rounds);
+    let campaign = Campaign { study: &opened.study, seating: &seating, planned_rounds };
     let progress = Progress::new(&campaign, journal.rounds().count())?;
-    let attempt = Attempt { number, at, opening };
     let ended = campaign.run(attempt, &mut bench, &mut journal, &mut |step| progress.tell(step))?;
     progress.bar.finish_and_clear();
     let (kept, name) = (journal.rounds().count(), &ready.study.name);
@@ -148,15 +168,23 @@ pub(crate) fn conduct(ready: &Ready, args: &CampaignArgs, settings: &Settings) -
     }
 }
 
+/// Opens the next attempt in the ledger.
+fn open(writer: &Writer<'_>, opened: &Opened, ready: &Ready, number: u32) -> Result<Attempt> {
+    let at = now()?;
+    Ok(Attempt { number, at, opening: writer.open(opened, &ready.starts, number, at)? })
+}
+
 /// The journal to write: a new one, or the last one that was not finished.
 fn journal(
     ready: &Ready,
     args: &CampaignArgs,
     settings: &Settings,
-    sources: &BTreeMap<String, String>,
+    (sources, build): (&BTreeMap<String, String>, &BuildInfo),
 ) -> Result<Journal> {
     let at = now()?;
-    let opened = Opened {
+    let ledger = |folder: &Path| std::path::absolute(folder).context("cannot name the folder of the ledger");
+    let asked = args.output.as_deref().map(ledger).transpose()?;
+    let mut opened = Opened {
         campaign: format!("{}-{}", at.compact(), std::process::id()),
         at,
         study: ready.study.clone(),
@@ -164,22 +192,39 @@ fn journal(
         plan: ready.plan.clone(),
         host_class_sha256: host::describe(&ready.host, None)?.class_sha256,
         sources: sources.clone(),
+        binary_sha256: build.binary_sha256.clone(),
+        ledger: asked.clone().map_or_else(|| ledger(&settings.scratch_ledger()), Ok)?,
     };
     let folder = ready.journals(settings);
-    let unfinished = Journal::last_open(&folder)?;
+    let unfinished = Journal::unfinished(&folder, &opened.study_sha256)?;
     if !args.resume && !args.close {
-        if let Some(j) = unfinished {
+        if let Some(j) = unfinished.journal {
             let kept = j.rounds().count();
             eprintln!("tare: an unfinished campaign of `{}` has {kept} rounds; this one begins anew", ready.study.name);
         }
         return Ok(Journal::create(&folder, opened)?);
     }
-    let found = unfinished.ok_or_else(|| {
-        Fault::new("campaign", format!("an unfinished one of `{}`", ready.study.name), "none")
-            .remedy("run the study without --resume or --close")
-    })?;
+    let Some(found) = unfinished.journal else {
+        let none = Fault::new("campaign", format!("an unfinished one of `{}`", ready.study.name), "none")
+            .remedy("run the study without --resume or --close");
+        return Err(unfinished.unreadable.into_iter().next().unwrap_or(none).into());
+    };
+    let began = found.opened()?;
+    if asked.is_none() {
+        opened.ledger.clone_from(&began.ledger);
+    }
     if args.resume {
         found.can_go_on(&opened)?;
+    }
+    if opened.ledger != began.ledger {
+        let remedy = "name that ledger, or leave --output out";
+        let (began, asked) = (began.ledger.display().to_string(), opened.ledger.display().to_string());
+        return Err(Fault::new("--output", format!("{began}, where it was opened"), asked).remedy(remedy).into());
+    }
+    if found.completed() && began.binary_sha256 != opened.binary_sha256 {
+        let expected = format!("binary {}, which ran every round", began.binary_sha256);
+        let remedy = "close it with that binary: its verdict is not yet written";
+        return Err(Fault::new("campaign", expected, &opened.binary_sha256).remedy(remedy).into());
     }
     Ok(found)
 }

@@ -73,7 +73,7 @@ fn a_duet_leaves_an_opening_records_and_a_closing_that_verify() {
 #[test]
 fn arms_of_other_plans_are_compared_in_balanced_rounds() {
     let home = Home::new();
-    let path = study(&home, "plans", "under_study = [\"plan\"]\ndesign = \"balanced\"\nrounds = 3", TWO);
+    let path = study(&home, "plans", "under_study = [\"plan\"]\ndesign = \"balanced\"\nrounds = 4", TWO);
     let v = home.json(&["study", text(&path), "--rounds", "2", "--json"]);
     let body = &v["campaign"]["body"];
     assert_eq!(body["rounds"][1]["order"], serde_json::json!(["kv", "a-a", "paged"]));
@@ -111,6 +111,19 @@ fn nothing_starts_for_a_study_that_cannot_answer() {
     assert!(documents(&home, "opening").is_empty());
 }
 
+/// What the ledger refuses to open leaves nothing that would have to be closed.
+#[test]
+fn a_campaign_that_cannot_be_opened_leaves_no_journal() {
+    let home = Home::new();
+    let power =
+        "under_study = []\ndesign = \"duet\"\n[power]\neffect = 0.5\npower = 0.5\nspread = 0.01\nfrom = \"words\"";
+    let path = study(&home, "planned", power, ALONE);
+    let said = home.refused(&["study", text(&path)]);
+    assert!(said.contains("spread_from: expected `words` in this ledger"), "{said}");
+    let left = std::fs::read_dir(home.path("studies/planned")).unwrap().count();
+    assert_eq!((left, documents(&home, "opening").len()), (0, 0));
+}
+
 #[test]
 fn what_would_run_is_shown_without_running_it() {
     let home = Home::new();
@@ -128,7 +141,7 @@ fn what_would_run_is_shown_without_running_it() {
 #[test]
 fn an_interrupt_keeps_the_rounds_and_the_next_attempt_goes_on() {
     let home = Home::new();
-    let path = study(&home, "long", "under_study = []\ndesign = \"duet\"\nrounds = 3", ALONE);
+    let path = study(&home, "long", "under_study = []\ndesign = \"duet\"\nrounds = 4", ALONE);
     let mut child = home.command(&["study", text(&path)]).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let folder = home.path("studies/long");
     let journal = || {
@@ -146,12 +159,17 @@ fn an_interrupt_keeps_the_rounds_and_the_next_attempt_goes_on() {
     assert_eq!(done.status.code(), Some(130), "{said}");
     assert!(said.contains("`--resume` goes on"), "{said}");
     assert!(documents(&home, "campaign").is_empty());
+    let elsewhere = home.path("elsewhere");
+    for how in ["--resume", "--close"] {
+        let said = home.refused(&["study", text(&path), how, "-o", text(&elsewhere)]);
+        assert!(said.contains("ledger") || said.contains("where it was opened"), "{how}: {said}");
+    }
     let v = home.json(&["study", text(&path), "--resume", "--json"]);
     let body = &v["campaign"]["body"];
     assert_eq!(body["attempts"][0]["ended"], "interrupted");
     assert_eq!(body["attempts"][1]["ended"], "complete");
     let of: Vec<u64> = body["rounds"].as_array().unwrap().iter().map(|r| r["attempt"].as_u64().unwrap()).collect();
-    assert!(of.first() == Some(&1) && of.last() == Some(&2) && of.len() == 3, "{of:?}");
+    assert!(of.first() == Some(&1) && of.last() == Some(&2) && of.len() == 4, "{of:?}");
     assert_eq!(documents(&home, "opening").len(), 2);
     verified(&home);
     let said = home.refused(&["study", text(&path), "--resume"]);

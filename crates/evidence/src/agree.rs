@@ -8,6 +8,7 @@ use crate::floor::Demand;
 use crate::identity::{EosRule, Work};
 use crate::record::{Method, Outcome, Record};
 use crate::samples::Emitted;
+use crate::study::Design;
 use serde_json::{Value, json};
 use tare_core::{Fault, Reading};
 
@@ -15,6 +16,7 @@ use tare_core::{Fault, Reading};
 pub(crate) fn faults(record: &Record) -> Vec<Fault> {
     let mut faults = round_faults(record);
     faults.extend(method_faults(&record.method));
+    faults.extend(untimed_fault(record));
     if record.arm.peer.is_none() {
         faults.extend(named_twice(record));
         faults.extend(context_fault(record));
@@ -74,6 +76,17 @@ fn method_faults(method: &Method) -> Vec<Fault> {
         ));
     }
     faults
+}
+
+/// Only arms that take turns have tokens that count in no figure.
+fn untimed_fault(record: &Record) -> Option<Fault> {
+    let Outcome::Timed(timed) = &record.outcome else { return None };
+    let scheme = &record.method.scheme;
+    let picked = timed.measured.samples.rounds.iter().find(|r| !r.timing.untimed.is_empty())?;
+    (scheme != Design::Duet.name()).then(|| {
+        let expected = format!("nothing, as `method.scheme` is `{scheme}`");
+        contradiction("samples: untimed", expected, format!("{:?}", picked.timing.untimed))
+    })
 }
 
 fn round_faults(record: &Record) -> Vec<Fault> {

@@ -5,7 +5,7 @@ use crate::document::{Body, Document, Kind};
 use crate::opening::study_fault;
 use crate::pooled;
 use crate::record::About;
-use crate::ruling::{Ruled, rule};
+use crate::ruling::{PairRecords, Ruled, rule};
 use crate::schema::ReadingShape;
 use crate::shelf::Shelf;
 use crate::study::{A_A, StudyPlan};
@@ -179,29 +179,46 @@ impl Body for Campaign {
             CampaignOutcome::Unruled { why } if why.trim().is_empty() => {
                 faults.push(Fault::new("outcome.unruled.why", "a reason", "none"));
             }
+            CampaignOutcome::Unruled { .. } if self.is_complete() => faults.extend(self.pair_faults()),
             CampaignOutcome::Unruled { .. } => {}
-            CampaignOutcome::Ruled(_) => faults.extend(self.completeness_faults()),
+            CampaignOutcome::Ruled(_) => {
+                faults.extend(self.completeness_faults());
+                faults.extend(self.pair_faults());
+            }
         }
         faults
     }
 
     fn faults_in(document: &Document<Self>, shelf: &Shelf) -> Vec<Fault> {
-        let campaign = &document.body;
-        let mut faults = pooled::opening_faults(document, shelf);
-        let records = match pooled::records(document, shelf) {
-            Ok(records) => records,
-            Err(missing) => {
-                faults.extend(missing);
-                return faults;
-            }
-        };
-        faults.extend(pooled::record_faults(document, &records));
-        if let CampaignOutcome::Ruled(written) = &campaign.outcome {
-            let derived = rule(&campaign.study, &campaign.pairs, &records);
+        match pooled::records(document, shelf) {
+            Ok(records) => faults_with(document, &records, shelf),
+            Err(missing) => pooled::opening_faults(document, shelf).into_iter().chain(missing).collect(),
+        }
+    }
+}
+
+/// Everything that does not hold against the openings in `shelf` and against `records`, those of each pair: what
+/// [`Body::faults_in`] asks, before the records are in a ledger.
+pub fn faults_with(document: &Document<Campaign>, records: &PairRecords, shelf: &Shelf) -> Vec<Fault> {
+    let campaign = &document.body;
+    let mut faults = pooled::opening_faults(document, shelf);
+    faults.extend(pooled::closing_faults(document, shelf));
+    faults.extend(pooled::place_faults(document, records));
+    let mut against = pooled::binary_faults(document, shelf);
+    against.extend(pooled::confounds(campaign, records));
+    let derived = rule(&campaign.study, &campaign.pairs, records);
+    match &campaign.outcome {
+        CampaignOutcome::Ruled(written) => {
+            faults.extend(against);
             check::follows("outcome.ruled", derived, written, &mut faults);
         }
-        faults
+        CampaignOutcome::Unruled { .. } if campaign.is_complete() && against.is_empty() && derived.is_ok() => {
+            let expected = "verdicts: every round ran, and nothing stands against them";
+            faults.push(Fault::new("outcome", expected, "none").remedy("a verdict is not taken away"));
+        }
+        CampaignOutcome::Unruled { .. } => {}
     }
+    faults
 }
 
 impl Campaign {
@@ -280,7 +297,12 @@ impl Campaign {
         faults
     }
 
-    /// What a verdict needs.
+    /// Whether every planned round ran, in attempts of which the last says so.
+    fn is_complete(&self) -> bool {
+        self.completeness_faults().is_empty()
+    }
+
+    /// Rounds and attempts that a verdict needs.
     fn completeness_faults(&self) -> Vec<Fault> {
         let mut faults = Vec::new();
         let remedy = "a campaign without it is closed unruled";
@@ -291,6 +313,13 @@ impl Campaign {
         if self.attempts.last().is_none_or(|a| a.ended != Ended::Complete) {
             faults.push(Fault::new("attempts", "a last attempt that is complete", "none").remedy(remedy));
         }
+        faults
+    }
+
+    /// Pairs that a complete campaign has, with a verdict or without.
+    fn pair_faults(&self) -> Vec<Fault> {
+        let mut faults = Vec::new();
+        let remedy = "name the records of every arm that ran";
         let twins = self.pairs.iter().filter(|p| p.role == PairRole::AA).count();
         if twins != 1 {
             faults.push(Fault::new("pairs", "one A/A pair", twins.to_string()).remedy(remedy));

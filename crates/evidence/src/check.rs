@@ -116,9 +116,9 @@ fn version_faults(record: &Record) -> Vec<Fault> {
     newer.into_iter().filter(|(_, there)| *there).map(fault).collect()
 }
 
-/// Only another engine may keep its logits to itself.
+/// Only another engine may keep its logits to itself, and behind a failed gate some may have been no numbers.
 fn logits_fault(record: &Record) -> Option<Fault> {
-    (record.arm.peer.is_none() && !agree::all_logits(record))
+    (record.arm.peer.is_none() && record.passed() && !agree::all_logits(record))
         .then(|| Fault::new("samples: logits", "a finite logit for every id", "rows without any"))
 }
 

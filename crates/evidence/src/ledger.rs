@@ -234,6 +234,14 @@ impl Ledger {
     }
 }
 
+/// SHA-256 of the file that a ledger writes for a record.
+///
+/// # Errors
+/// When the record has no JSON form.
+pub fn file_sha256(record: &Record) -> Result<String, Fault> {
+    Ok(sha256_hex(&pretty(record)?))
+}
+
 /// What a JSON file of a ledger is, by its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum FileKind {

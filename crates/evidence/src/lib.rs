@@ -7,7 +7,7 @@
 //! - [`study`], [`opening`], [`campaign`], [`ruling`]: what was settled before the first sample, and what came of it.
 //! - [`replay`], [`sensitivity`], [`decision`]: the other documents; [`document`] is their envelope.
 //! - [`record`]: one arm of one campaign; [`record::Record::seal`] makes it, times exist only behind a passed gate.
-//! - [`identity`], [`compare`]: `work` must be equal, `arm` may vary; refusals name the field.
+//! - [`identity`], [`compare`], [`sides`]: `work` must be equal, `arm` may vary; refusals name the field.
 //! - [`mod@derive`]: the one place where figures come from samples.
 //! - [`ledger`], [`mod@verify`]: append-only folders, and everything that can be checked about them.
 //! - [`present`], [`replicate`]: whether what was written still counts here, and whether it says the same again.
@@ -41,6 +41,7 @@ pub mod samples;
 pub mod schema;
 pub mod sensitivity;
 pub mod shelf;
+pub mod sides;
 pub mod state;
 pub mod stats;
 pub mod study;

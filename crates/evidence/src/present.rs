@@ -2,7 +2,7 @@
 
 use crate::document::DOCUMENT_VERSION;
 use crate::provenance::Provenance;
-use crate::record::{Outcome, Record, SCHEMA_VERSION};
+use crate::record::{Record, SCHEMA_VERSION};
 
 /// The host and the program of the moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,10 +16,7 @@ pub struct Present {
 impl Present {
     /// What has moved on since a record was written: its host, the limits of its gate, its schema.
     pub fn reopens(&self, record: &Record) -> Vec<String> {
-        let report = match &record.outcome {
-            Outcome::Timed(t) => t.gate.report(),
-            Outcome::Void(v) => v.gate.report(),
-        };
+        let report = record.gate();
         let mut why = self.other_host(&record.provenance);
         if report.thresholds_version != self.thresholds_version {
             why.push(format!("gate limits {}, now {}", report.thresholds_version, self.thresholds_version));

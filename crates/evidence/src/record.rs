@@ -3,7 +3,7 @@
 use crate::canonical;
 use crate::derive::{Derived, derive};
 use crate::floor::{Ceiling, Demands};
-use crate::gate::{FailedGate, GateShape, Judgement, PassedGate};
+use crate::gate::{FailedGate, GateReport, GateShape, Judgement, PassedGate};
 use crate::identity::{Arm, Work};
 use crate::provenance::{Provenance, check_folder_name};
 use crate::samples::{Emitted, RoundShape, Samples, TimedRound};
@@ -277,6 +277,14 @@ impl Record {
     /// Whether the gate passed.
     pub fn passed(&self) -> bool {
         matches!(self.outcome, Outcome::Timed(_))
+    }
+
+    /// What the gate looked at and what it found.
+    pub fn gate(&self) -> &GateReport {
+        match &self.outcome {
+            Outcome::Timed(t) => t.gate.report(),
+            Outcome::Void(v) => v.gate.report(),
+        }
     }
 
     /// The figures, when the gate passed.

@@ -3,9 +3,9 @@
 //! Reference scores and the judge's cache are not in a record, so that errors of logits, ranks and cached values cannot
 //! be computed again. How many values were compared can, and so can everything about rounds that must agree.
 
-use crate::agree::{emitted, widest};
+use crate::agree::{all_logits, emitted, widest};
 use crate::gate::Check;
-use crate::record::{Outcome, Record};
+use crate::record::Record;
 use crate::samples::{Emitted, RowTokens};
 use serde_json::Value;
 use tare_core::Fault;
@@ -22,10 +22,7 @@ const KV_CHECK: &str = "kv";
 /// Everything that the gate says otherwise than the samples do. A check of another name is another writer's, and nothing
 /// is known about it.
 pub(crate) fn faults(record: &Record) -> Vec<Fault> {
-    let (report, passed) = match &record.outcome {
-        Outcome::Timed(t) => (t.gate.report(), true),
-        Outcome::Void(v) => (v.gate.report(), false),
-    };
+    let (report, passed) = (record.gate(), record.passed());
     let (warmups, rounds) = emitted(record);
     let runs: Vec<&Emitted> = warmups.iter().chain(rounds).collect();
     let Some(first) = runs.first() else { return Vec::new() };
@@ -40,7 +37,9 @@ pub(crate) fn faults(record: &Record) -> Vec<Fault> {
             faults.extend(compared_fault(check, compared));
             faults.extend(agreement_fault(check, differing));
         } else if LOGIT_CHECKS.contains(&name) {
-            faults.extend(compared_fault(check, logits(&like_first)));
+            // Behind a failed gate logits that are no numbers are left out.
+            let kept = passed || all_logits(record);
+            faults.extend(compared_fault(check, logits(&like_first)).filter(|_| kept));
             faults.extend(spread_fault(check, first, &like_first).filter(|_| passed));
         } else if RANK_CHECKS.contains(&name) {
             faults.extend(compared_fault(check, tokens(&[first])));

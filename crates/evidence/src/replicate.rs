@@ -4,6 +4,7 @@ use crate::compare;
 use crate::derive::{Phase, Spread};
 use crate::record::Record;
 use crate::ruling::Ruled;
+use crate::stats::Verdict;
 use serde::Serialize;
 use tare_core::{Fault, Reading};
 
@@ -12,8 +13,9 @@ pub const RECORD_RULE: &str = "a record replicates when the same work passes the
     the ranges of the prefill and the decode rate over the rounds, each widened by 5 % of its median, overlap";
 
 /// The rule for a campaign, in words.
-pub const CAMPAIGN_RULE: &str = "a campaign replicates when the same study is ruled again and the interval of every \
-    candidate's effect overlaps the one that was found before; times are not compared, so that the host may be another";
+pub const CAMPAIGN_RULE: &str = "a campaign replicates when the same study is ruled again, the interval of every \
+    candidate's effect overlaps the one that was found before, and no verdict turned from keep to reject or back; times \
+    are not compared, so that the host may be another";
 
 /// How far a range of rates is widened, as a share of its median: what two runs of one binary on one host differ by.
 const WIDENING: f64 = 0.05;
@@ -79,6 +81,11 @@ pub fn campaign(first: &Ruled, again: &Ruled) -> Replication {
             why.push(format!("{}: not ruled again", ruling.arm));
             continue;
         };
+        if let (Verdict::Keep, Verdict::Reject) | (Verdict::Reject, Verdict::Keep) = (ruling.verdict, repeated.verdict)
+        {
+            let name = |v: Verdict| if v == Verdict::Keep { "keep" } else { "reject" };
+            why.push(format!("{}: {}, then {}", ruling.arm, name(ruling.verdict), name(repeated.verdict)));
+        }
         match (&ruling.interval, &repeated.interval) {
             (Reading::Available(a), Reading::Available(b)) if a.low <= b.high && b.low <= a.high => {}
             (Reading::Available(a), Reading::Available(b)) => why.push(format!(

@@ -6,7 +6,7 @@ use crate::derive::metric_ns;
 use crate::record::{Outcome, Record};
 use crate::samples::TimedRound;
 use crate::schema::ReadingShape;
-use crate::stats::{self, Interval, Verdict};
+use crate::stats::{self, EqualArms, Interval, Verdict};
 use crate::study::{Design, Metric, StudyPlan};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -85,7 +85,7 @@ pub fn rule(study: &StudyPlan, pairs: &[Pair], records: &PairRecords) -> Result<
     let twin = pairs.iter().position(|p| p.role == PairRole::AA).and_then(|i| records.get(i));
     let twin = twin.ok_or_else(|| Fault::new("pairs", "an A/A pair", "none"))?;
     let twin_ratios = ratios(twin, study.metric)?;
-    let detectable = stats::detectable_effect(&twin_ratios, study.alpha, SEED);
+    let a_a = EqualArms::of(&twin_ratios, &ratios(twin, Metric::EndToEnd)?, study.alpha, SEED);
     let ruled: Vec<_> = pairs
         .iter()
         .zip(records)
@@ -97,17 +97,21 @@ pub fn rule(study: &StudyPlan, pairs: &[Pair], records: &PairRecords) -> Result<
         .into_iter()
         .zip(p_values.iter().zip(stats::holm(&p_values)))
         .map(|((arm, log_ratios, end_to_end_log_ratios), (&p, p_adjusted))| {
-            let judged = stats::judge(&stats::Comparison {
-                phase: &log_ratios,
-                end_to_end: &end_to_end_log_ratios,
-                p_adjusted,
-                detectable: detectable.unwrap_or(f64::INFINITY),
-                worthwhile: study.worthwhile,
-                tolerance: study.tolerance,
-                alpha: study.alpha,
-                rule: study.rule,
-                seed: SEED,
-            });
+            let judge = |a_a| {
+                stats::judge(&stats::Comparison {
+                    phase: &log_ratios,
+                    end_to_end: &end_to_end_log_ratios,
+                    p_adjusted,
+                    candidates: p_values.len(),
+                    a_a,
+                    worthwhile: study.worthwhile,
+                    tolerance: study.tolerance,
+                    alpha: study.alpha,
+                    rule: study.rule,
+                    seed: SEED,
+                })
+            };
+            let judged = a_a.and_then(judge);
             let effect = mean(&log_ratios);
             let (interval, end_to_end_interval, verdict) = match judged {
                 Ok(r) => (Reading::Available(r.phase), Reading::Available(r.end_to_end), r.verdict),
@@ -130,8 +134,8 @@ pub fn rule(study: &StudyPlan, pairs: &[Pair], records: &PairRecords) -> Result<
             }
         })
         .collect();
-    let a_a = Twin { spread: spread(&twin_ratios), detectable: detectable.into(), log_ratios: twin_ratios };
-    Ok(Ruled { a_a, rulings })
+    let detectable = a_a.map(|a_a| a_a.detectable()).into();
+    Ok(Ruled { a_a: Twin { spread: spread(&twin_ratios), detectable, log_ratios: twin_ratios }, rulings })
 }
 
 /// Statistics count samples, a person counts rounds.

@@ -51,6 +51,9 @@ pub struct StudyPlan {
     pub baseline: String,
     /// Untimed requests of each process before its first timed one.
     pub warmups: u32,
+    /// Tokens that each of them drew. Left out by writers before this was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warmup_tokens: Option<u32>,
     /// Tokens of one turn of a duet; none when its turns are bounded by time, or the design has no turns.
     pub turn_tokens: Option<u32>,
     /// What its records may be used for.
@@ -83,6 +86,9 @@ pub struct WorkPlan {
     pub seed: u64,
     /// Positions whose logits prefill computes.
     pub prefill_logits: PrefillLogits,
+    /// A format: the synthetic model was written to a file of it, which every arm read. Left out where it was not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub written_as: Option<String>,
 }
 
 /// Something that a study may vary.
@@ -115,7 +121,8 @@ impl UnderStudy {
         match self {
             Self::Plan => &["plan", "plan_sha256", "cache", "page_tokens", "isa", "streamed_bytes_per_token"],
             Self::Class => &["class", "plan", "plan_sha256", "isa", "streamed_bytes_per_token"],
-            Self::Build => &["binary_sha256", "plan_sha256", "isa"],
+            // The storage and packing that a build gives a plan are its own; another plan or class by default is not.
+            Self::Build => &["binary_sha256", "plan_sha256", "isa", "page_tokens", "streamed_bytes_per_token"],
             Self::Model => &["file_sha256", "file_format", "head_format", "plan_sha256", "streamed_bytes_per_token"],
             Self::Peer => &[
                 "peer",
@@ -170,6 +177,20 @@ impl Design {
     /// Rounds that make one sample.
     pub fn block_rounds(self) -> usize {
         if self == Self::Abba { 2 } else { 1 }
+    }
+
+    /// Rounds in which every order of `arms` arms, the twin of the baseline included, comes once; none when nobody could
+    /// run so many.
+    pub fn balanced_rounds(self, arms: usize) -> Option<usize> {
+        match self {
+            Self::Duet | Self::Balanced | Self::Abba => Some(2),
+            Self::Permutations => (1..=arms).try_fold(1usize, usize::checked_mul),
+        }
+    }
+
+    /// The least rounds that make `samples` samples and in which every order comes equally often.
+    pub fn rounds_for(self, samples: usize, arms: usize) -> Option<usize> {
+        samples.checked_mul(self.block_rounds())?.checked_next_multiple_of(self.balanced_rounds(arms)?)
     }
 }
 
@@ -237,7 +258,8 @@ impl StudyPlan {
 
     /// The terms on which its candidates are judged.
     pub fn terms(&self) -> Terms {
-        Terms { rule: self.rule, alpha: self.alpha, worthwhile: self.worthwhile, tolerance: self.tolerance }
+        let Self { rule, alpha, worthwhile, tolerance, .. } = *self;
+        Terms { rule, alpha, worthwhile, tolerance, candidates: self.candidates().count() }
     }
 
     /// Every arm but the baseline.
@@ -289,13 +311,17 @@ impl StudyPlan {
         if !labels.contains(self.baseline.as_str()) {
             faults.push(Fault::new(at("baseline"), "the label of an arm", format!("`{}`", self.baseline)));
         }
-        let block = self.design.block_rounds();
-        if self.rounds == 0 || !(self.rounds as usize).is_multiple_of(block) {
-            let expected = format!("a multiple of {block} above 0, for design {}", self.design.name());
+        let balanced = self.design.balanced_rounds(self.arms.len() + 1).unwrap_or(usize::MAX);
+        if self.rounds == 0 || !(self.rounds as usize).is_multiple_of(balanced) {
+            let expected = format!("a multiple of {balanced} above 0, for design {}", self.design.name());
             faults.push(Fault::new(at("rounds"), expected, self.rounds.to_string()));
         }
         if self.work.prompt_tokens == 0 || self.work.output_tokens == 0 {
             faults.push(Fault::new(at("work"), "prompt and output of at least one token", "a length of 0"));
+        }
+        if self.design == Design::Duet && (1..3).contains(&self.work.output_tokens) {
+            let expected = "at least 3 output tokens in a duet: the first of a turn is not timed";
+            faults.push(Fault::new(at("work"), expected, self.work.output_tokens.to_string()));
         }
         if self.turn_tokens == Some(0) {
             faults.push(Fault::new(at("turn_tokens"), "at least 1", "0"));
@@ -337,6 +363,14 @@ fn permutation(mut items: Vec<String>, number: u64) -> Result<Vec<String>, Fault
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_order_comes_equally_often() {
+        assert_eq!(Design::Duet.rounds_for(7, 3), Some(8));
+        assert_eq!(Design::Abba.rounds_for(7, 3), Some(14));
+        assert_eq!(Design::Permutations.rounds_for(7, 3), Some(12));
+        assert_eq!(Design::Permutations.rounds_for(1, 30), None);
+    }
 
     #[test]
     fn permutations_come_in_order_and_each_once() {

@@ -1,5 +1,6 @@
 //! Verification: everything that can be checked about records and documents without running anything again.
 
+use crate::campaign::Campaign;
 use crate::check;
 use crate::document::{AnyDocument, Kind};
 use crate::ledger::{FileKind, Found, LedgerError, parse_amendment, read_text, walk};
@@ -233,6 +234,12 @@ fn check_document(
     };
     for fault in faults.into_iter().chain(document.faults_in(shelf)) {
         report.find(file, fault);
+    }
+    if let AnyDocument::Opening(opening) = &document {
+        let campaign = &opening.about.campaign;
+        if !shelf.documents::<Campaign>().any(|d| d.about.campaign == *campaign) {
+            report.notes.push(format!("{}: campaign {campaign} was opened and has no closing", file.display()));
+        }
     }
     let name = format!("{}.{}.json", document.id(), kind.name());
     if how.1 && file.file_name().is_none_or(|n| *n != *name) {

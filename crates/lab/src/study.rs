@@ -82,7 +82,7 @@ pub struct Power {
     pub power: f64,
     /// Standard deviation of a round's log-ratio.
     pub spread: f64,
-    /// Where the spread was measured: a record, a campaign, or words.
+    /// Id of the campaign whose A/A arm had that spread, in the ledger into which this one goes.
     pub from: String,
 }
 
@@ -223,6 +223,7 @@ impl Study {
                 depth: small("work.depth", w.depth)?,
                 seed: w.seed,
                 prefill_logits: w.prefill_logits,
+                written_as: w.written_as.clone(),
             },
             metric: self.metric,
             rounds: self.planned_rounds()?,
@@ -239,6 +240,7 @@ impl Study {
             arms: self.arms.iter().map(arm).collect::<Result<_, Fault>>()?,
             baseline: self.arms[0].label.clone(),
             warmups: small("warmups", self.warmups)?,
+            warmup_tokens: Some(small("warmup_tokens", self.warmup_output())?),
             turn_tokens: match self.design {
                 Design::Duet => Some(small("turn_tokens", self.turn_tokens)?),
                 Design::Balanced | Design::Abba | Design::Permutations => None,
@@ -256,10 +258,10 @@ impl Study {
             return Ok(self.rounds.unwrap_or_default());
         };
         let Self { rule, alpha, worthwhile, tolerance, .. } = *self;
-        let terms = stats::Terms { rule, alpha, worthwhile, tolerance };
+        let terms = stats::Terms { rule, alpha, worthwhile, tolerance, candidates: self.arms.len().saturating_sub(1) };
         let samples = stats::samples_for_power(p.effect.ln_1p(), p.power, p.spread, &terms)?;
-        let rounds = samples * self.design.block_rounds();
-        u32::try_from(rounds).map_err(|_| Fault::new("power", "fewer than 2^32 rounds", rounds.to_string()))
+        let rounds = self.design.rounds_for(samples, self.arms.len() + 1).and_then(|n| u32::try_from(n).ok());
+        rounds.ok_or_else(|| Fault::new("power", "fewer than 2^32 rounds", "more orders of the arms"))
     }
 
     /// Tokens that a warm-up draws.

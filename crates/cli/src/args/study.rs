@@ -102,7 +102,7 @@ pub(crate) struct CompareArgs {
     #[arg(long, value_name = "P", default_value_t = 0.9)]
     pub(crate) power: f64,
     /// Campaign in the ledger whose A/A arm says how far a round's log-ratio spreads on this host
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", requires = "effect")]
     pub(crate) spread_from: Option<String>,
     #[command(flatten)]
     pub(crate) run: CampaignArgs,

@@ -13,4 +13,4 @@ pub use order::{
 };
 pub use power::{Terms, Verdicts, power_of, samples_for_power, simulate_no_difference};
 pub use sign_flip::{Interval, TooFewRounds, interval, least_rounds, p_value};
-pub use verdict::{Comparison, Ruling, Verdict, detectable_effect, judge};
+pub use verdict::{Comparison, EqualArms, Ruling, Verdict, judge};

@@ -1,11 +1,12 @@
 //! How many rounds a study needs, and how often its rule errs: answers by simulation with the rule itself.
 //!
-//! Each simulated study has an A/A arm and one candidate, and is judged by [`super::judge`], so that every clause of the
-//! rule takes part. Seeds are fixed: the same question has the same answer.
+//! Each simulated study has an A/A arm and one candidate, and is judged by [`super::judge`]. Its other candidates raise
+//! the p-value as the first step of Holm does. End to end is taken to follow the metric: where it spreads more, more
+//! rounds are needed than are found here. Seeds are fixed: the same question has the same answer.
 
 use super::random::SplitMix64;
 use super::sign_flip::{interval_of, least_rounds, p_value_of};
-use super::verdict::{Comparison, Verdict, farther_end, judge_with};
+use super::verdict::{Comparison, EqualArms, Verdict, judge_with, strict_alpha};
 use crate::study::Rule;
 use serde::Serialize;
 use tare_core::Fault;
@@ -33,6 +34,8 @@ pub struct Terms {
     pub worthwhile: f64,
     /// The loss that still counts as none, as a log-ratio.
     pub tolerance: f64,
+    /// Candidates that are judged together.
+    pub candidates: usize,
 }
 
 /// Verdicts of simulated studies.
@@ -78,7 +81,7 @@ pub fn simulate_no_difference(
     if spread.is_empty() {
         return Err(Fault::new("spread", "log-ratios of an A/A arm", "none"));
     }
-    check_samples(samples, terms.alpha)?;
+    check_samples(samples, terms)?;
     let mean = spread.iter().sum::<f64>() / spread.len() as f64;
     let mut random = SplitMix64(seed);
     let mut noise = || {
@@ -95,7 +98,7 @@ pub fn simulate_no_difference(
 /// # Errors
 /// When `samples` are fewer than `terms.alpha` needs.
 pub fn power_of(samples: usize, effect: f64, spread: f64, terms: &Terms) -> Result<f64, Fault> {
-    check_samples(samples, terms.alpha)?;
+    check_samples(samples, terms)?;
     let mut random = SplitMix64(POWER_SEED);
     let mut noise = || spread * random.normal();
     let signed = if terms.rule == Rule::Gain { effect } else { -effect };
@@ -125,7 +128,7 @@ pub fn samples_for_power(effect: f64, power: f64, spread: f64, terms: &Terms) ->
         return Err(hopeless());
     }
     let enough = |n: usize| Ok::<bool, Fault>(power_of(n, effect, spread, terms)? >= power);
-    let mut low = least_rounds(terms.alpha);
+    let mut low = least_rounds(strict_alpha(terms.alpha, terms.candidates));
     if enough(low)? {
         return Ok(low);
     }
@@ -143,8 +146,8 @@ pub fn samples_for_power(effect: f64, power: f64, spread: f64, terms: &Terms) ->
     Ok(high)
 }
 
-fn check_samples(samples: usize, alpha: f64) -> Result<(), Fault> {
-    let needs = least_rounds(alpha);
+fn check_samples(samples: usize, terms: &Terms) -> Result<(), Fault> {
+    let needs = least_rounds(strict_alpha(terms.alpha, terms.candidates));
     if samples >= needs { Ok(()) } else { Err(Fault::new("samples", format!("at least {needs}"), samples.to_string())) }
 }
 
@@ -154,13 +157,14 @@ fn simulate(effect: f64, samples: usize, studies: usize, noise: &mut dyn FnMut()
         let twin: Vec<f64> = (0..samples).map(|_| noise()).collect();
         let phase: Vec<f64> = (0..samples).map(|_| effect + noise()).collect();
         let seed = 0;
-        let interval = |d: &[f64]| interval_of(d, terms.alpha, seed, DRAWN);
-        let judged = interval(&twin).and_then(|twin| {
+        let interval = |d: &[f64], alpha: f64| interval_of(d, alpha, seed, DRAWN);
+        let judged = interval(&twin, terms.alpha).and_then(|twin| {
             let comparison = Comparison {
                 phase: &phase,
                 end_to_end: &phase,
-                p_adjusted: p_value_of(&phase, seed, DRAWN),
-                detectable: farther_end(twin),
+                p_adjusted: (p_value_of(&phase, seed, DRAWN) * terms.candidates.max(1) as f64).min(1.0),
+                candidates: terms.candidates,
+                a_a: EqualArms { phase: twin, end_to_end: twin },
                 worthwhile: terms.worthwhile,
                 tolerance: terms.tolerance,
                 alpha: terms.alpha,
@@ -183,8 +187,8 @@ mod tests {
     use super::*;
     use statrs::distribution::{Continuous, ContinuousCDF, Normal, StudentsT};
 
-    const GAIN: Terms = Terms { rule: Rule::Gain, alpha: 0.05, worthwhile: 0.0, tolerance: 0.01 };
-    const HOLD: Terms = Terms { rule: Rule::NoRegression, alpha: 0.05, worthwhile: 0.0, tolerance: 0.01 };
+    const GAIN: Terms = Terms { rule: Rule::Gain, alpha: 0.05, worthwhile: 0.0, tolerance: 0.01, candidates: 1 };
+    const HOLD: Terms = Terms { rule: Rule::NoRegression, ..GAIN };
 
     /// 10,000 studies without a difference, under the noise of an A/A arm with an outlier, err less often than alpha.
     #[test]
@@ -227,6 +231,9 @@ mod tests {
             assert!(n < samples_for_power(0.02, 0.9, 0.015, &terms).unwrap(), "a smaller effect needs more");
         }
         assert_eq!(samples_for_power(0.03, 0.9, 0.0, &GAIN).unwrap(), 6, "without noise the test's own least");
+        let of_six = Terms { candidates: 6, ..GAIN };
+        assert_eq!(samples_for_power(0.03, 0.9, 0.0, &of_six).unwrap(), 8, "0.05 / 6 needs two more");
+        assert!(power_of(8, 0.03, 0.015, &of_six).unwrap() < power_of(8, 0.03, 0.015, &GAIN).unwrap());
         assert!(samples_for_power(0.0, 0.9, 0.01, &GAIN).is_err());
         assert!(samples_for_power(0.001, 0.9, 1.0, &GAIN).unwrap_err().to_string().contains("less noise"));
     }

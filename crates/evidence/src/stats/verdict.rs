@@ -14,8 +14,10 @@ pub struct Comparison<'a> {
     pub end_to_end: &'a [f64],
     /// p-value of the phase, adjusted for the number of arms ([`super::holm`]).
     pub p_adjusted: f64,
-    /// [`detectable_effect`] of the study's A/A arm.
-    pub detectable: f64,
+    /// Candidates of the study: its level is that of all of them together.
+    pub candidates: usize,
+    /// What the study's A/A arm showed.
+    pub a_a: EqualArms,
     /// The smallest gain for which a change would be kept.
     pub worthwhile: f64,
     /// The loss end to end that still counts as not worse.
@@ -26,6 +28,15 @@ pub struct Comparison<'a> {
     pub rule: Rule,
     /// Seed of the drawn patterns.
     pub seed: u64,
+}
+
+/// How far apart the same arm lay from itself: the intervals of a study's A/A arm.
+#[derive(Clone, Copy, Debug)]
+pub struct EqualArms {
+    /// Of the primary metric.
+    pub phase: Interval,
+    /// End to end.
+    pub end_to_end: Interval,
 }
 
 /// What a study says about a candidate.
@@ -54,58 +65,85 @@ pub struct Ruling {
     pub end_to_end: Interval,
 }
 
-/// The smallest effect that a study can tell from none: the farther end of the interval of its A/A arm, in which the
-/// same arm ran twice. An effect of just this size is found about every second time.
-///
-/// # Errors
-/// When the A/A arm has too few rounds for `alpha`.
-pub fn detectable_effect(a_over_a: &[f64], alpha: f64, seed: u64) -> Result<f64, TooFewRounds> {
-    Ok(farther_end(interval(a_over_a, alpha, seed)?))
+impl EqualArms {
+    /// From the log-ratios of the A/A arm.
+    ///
+    /// # Errors
+    /// When it has too few rounds for `alpha`.
+    pub fn of(phase: &[f64], end_to_end: &[f64], alpha: f64, seed: u64) -> Result<Self, TooFewRounds> {
+        Ok(Self { phase: interval(phase, alpha, seed)?, end_to_end: interval(end_to_end, alpha, seed)? })
+    }
+
+    /// The smallest effect that the study can tell from none: the farther end of the interval. An effect of just this
+    /// size is found about every second time.
+    pub fn detectable(&self) -> f64 {
+        farther_end(self.phase)
+    }
+
+    /// Whether an arm that shows these means may be said to have lost nothing. It may not where equal arms lie apart by
+    /// more than the tolerance, nor where the baseline's twin gains as the candidate does: that gain is of its place.
+    fn bear_out(&self, phase_mean: f64, end_to_end_mean: f64, tolerance: f64) -> bool {
+        let one = |a_a: Interval, mean: f64| {
+            let apart = a_a.low > tolerance || a_a.high < -tolerance;
+            let flattered = a_a.low > 0.0 && mean > 0.0;
+            !(apart || flattered)
+        };
+        one(self.phase, phase_mean) && one(self.end_to_end, end_to_end_mean)
+    }
 }
 
 /// The end of an interval that is farther from 0.
-pub(super) fn farther_end(Interval { low, high }: Interval) -> f64 {
+fn farther_end(Interval { low, high }: Interval) -> f64 {
     low.abs().max(high.abs())
 }
 
-/// The verdict on one candidate.
+/// The verdict on one candidate. Intervals at the level of one of all candidates are called strict.
+///
+/// Under both rules end to end is worse when its strict interval lies below `-tolerance` and its mean is as far from 0 as
+/// the A/A arm shows end to end.
 ///
 /// By the rule [`Rule::Gain`]:
 ///
-/// - reject: end to end is worse beyond chance, or the phase gains less than `worthwhile` beyond chance;
-/// - keep: the adjusted p-value is at most `alpha`, the phase's interval lies above 0, its mean is at least
-///   `detectable`, and the interval end to end lies above `-tolerance`;
+/// - reject: end to end is worse, or the phase gains less than `worthwhile` beyond chance;
+/// - keep: the adjusted p-value is at most `alpha`, the phase's interval lies above 0, its mean is at least `worthwhile`
+///   and at least the A/A arm's [`EqualArms::detectable`], and the interval end to end lies above `-tolerance`;
 /// - inconclusive otherwise.
 ///
 /// By the rule [`Rule::NoRegression`]:
 ///
-/// - keep: the intervals of the phase and end to end lie above `-tolerance`;
-/// - reject: end to end is worse beyond chance and tolerance, or the phase is slower beyond chance (the adjusted p-value
-///   is at most `alpha` and its interval lies below 0) and by at least `detectable`;
+/// - keep: the strict intervals of the phase and end to end lie above `-tolerance`, and the A/A arm neither lies beyond
+///   the tolerance nor gains where the candidate does;
+/// - reject: end to end is worse, or the phase is slower beyond chance (the adjusted p-value is at most `alpha` and its
+///   interval lies below 0) and by at least what the A/A arm shows;
 /// - inconclusive otherwise.
 ///
 /// # Errors
 /// When there are fewer rounds than `alpha` needs.
 pub fn judge(c: &Comparison<'_>) -> Result<Ruling, TooFewRounds> {
-    judge_with(c, &|differences| interval(differences, c.alpha, c.seed))
+    judge_with(c, &|differences, alpha| interval(differences, alpha, c.seed))
 }
 
-/// As [`judge`], with the intervals that `interval` gives.
-pub(super) fn judge_with(
-    c: &Comparison<'_>,
-    interval: &dyn Fn(&[f64]) -> Result<Interval, TooFewRounds>,
-) -> Result<Ruling, TooFewRounds> {
-    let (phase, end_to_end) = (interval(c.phase)?, interval(c.end_to_end)?);
-    let mean = c.phase.iter().sum::<f64>() / c.phase.len() as f64;
-    let beyond_chance = c.p_adjusted <= c.alpha && mean.abs() >= c.detectable;
-    let (whole_lost, whole_held) = (end_to_end.high < -c.tolerance, end_to_end.low > -c.tolerance);
+/// The interval of differences at a level.
+pub(super) type IntervalAt<'a> = &'a dyn Fn(&[f64], f64) -> Result<Interval, TooFewRounds>;
+
+/// As [`judge`], with the intervals that `interval` gives for a level.
+pub(super) fn judge_with(c: &Comparison<'_>, interval: IntervalAt<'_>) -> Result<Ruling, TooFewRounds> {
+    let (phase, end_to_end) = (interval(c.phase, c.alpha)?, interval(c.end_to_end, c.alpha)?);
+    let (mean, whole_mean) = (mean_of(c.phase), mean_of(c.end_to_end));
+    // With too few rounds for the strict level nothing is known at it.
+    let strict = |differences: &[f64]| interval(differences, strict_alpha(c.alpha, c.candidates)).ok();
+    let whole = strict(c.end_to_end);
+    let whole_lost = whole.is_some_and(|i| i.high < -c.tolerance) && whole_mean.abs() >= farther_end(c.a_a.end_to_end);
+    let beyond_chance = c.p_adjusted <= c.alpha && mean.abs() >= c.a_a.detectable();
     let (keep, reject, target) = match c.rule {
         Rule::Gain => {
             let reject = whole_lost || phase.high < c.worthwhile;
-            (!reject && beyond_chance && phase.low > 0.0 && whole_held, reject, mean.abs().max(c.worthwhile))
+            let gains = beyond_chance && phase.low > 0.0 && mean >= c.worthwhile;
+            (!reject && gains && end_to_end.low > -c.tolerance, reject, mean.abs().max(c.worthwhile))
         }
         Rule::NoRegression => {
-            let keep = phase.low > -c.tolerance && whole_held;
+            let held = |i: Option<Interval>| i.is_some_and(|i| i.low > -c.tolerance);
+            let keep = held(strict(c.phase)) && held(whole) && c.a_a.bear_out(mean, whole_mean, c.tolerance);
             let reject = whole_lost || beyond_chance && phase.high < 0.0;
             (keep, reject, (mean + c.tolerance).abs())
         }
@@ -118,6 +156,15 @@ pub(super) fn judge_with(
     Ok(Ruling { verdict, phase, end_to_end })
 }
 
+fn mean_of(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+/// The level of one candidate where all of them together have `alpha`.
+pub(super) fn strict_alpha(alpha: f64, candidates: usize) -> f64 {
+    alpha / candidates.max(1) as f64
+}
+
 /// Rounds after which the half width, shrinking with the root of their number, is no more than the effect to be seen.
 fn needs_rounds(c: &Comparison<'_>, phase: Interval, target: f64) -> usize {
     let target = target.max(f64::MIN_POSITIVE);
@@ -125,7 +172,7 @@ fn needs_rounds(c: &Comparison<'_>, phase: Interval, target: f64) -> usize {
     let half = (phase.high - phase.low) / 2.0;
     let wanted = n as f64 * (half / target).powi(2);
     // A float beyond the range of usize saturates, which is the right answer to "never".
-    (wanted.ceil() as usize).max(n + 1).max(least_rounds(c.alpha))
+    (wanted.ceil() as usize).max(n + 1).max(least_rounds(strict_alpha(c.alpha, c.candidates)))
 }
 
 #[cfg(test)]
@@ -136,13 +183,20 @@ mod tests {
 
     const ALPHA: f64 = 0.05;
 
+    /// An A/A arm about 0 that shows effects of at least `detectable`.
+    fn equal_arms(detectable: f64) -> EqualArms {
+        let about = Interval { low: -detectable, high: detectable };
+        EqualArms { phase: about, end_to_end: about }
+    }
+
     fn comparison<'a>(phase: &'a [f64], end_to_end: &'a [f64], detectable: f64) -> Comparison<'a> {
         let p_adjusted = p_value(phase, 0);
         Comparison {
             phase,
             end_to_end,
             p_adjusted,
-            detectable,
+            candidates: 1,
+            a_a: equal_arms(detectable),
             worthwhile: 0.01,
             tolerance: 0.005,
             alpha: ALPHA,
@@ -189,6 +243,73 @@ mod tests {
         assert!(needs_rounds > 8);
     }
 
+    /// A twin that gains shows that the place gains, and a candidate that gains less has lost by it.
+    #[test]
+    fn no_loss_is_said_where_equal_arms_lie_apart() {
+        let (phase, total) = (around(0.005), around(0.005));
+        let verdict = |phase_twin: f64, whole_twin: f64| {
+            let a_a = EqualArms::of(&around(phase_twin), &around(whole_twin), ALPHA, 0).unwrap();
+            let c = Comparison { rule: Rule::NoRegression, tolerance: 0.01, ..comparison(&phase, &total, 0.0) };
+            judge(&Comparison { a_a, ..c }).unwrap().verdict
+        };
+        assert_eq!(verdict(0.0, 0.0), Verdict::Keep);
+        for (phase_twin, whole_twin, why) in [
+            (0.025, 0.0, "the twin gains more than the tolerance"),
+            (-0.025, 0.0, "the twin loses more than the tolerance"),
+            (0.005, 0.0, "the twin gains as the candidate does"),
+            (0.0, 0.025, "the same end to end"),
+            (0.0, -0.025, "the same end to end"),
+        ] {
+            assert!(matches!(verdict(phase_twin, whole_twin), Verdict::Inconclusive { .. }), "{why}");
+        }
+    }
+
+    /// Arms that all lose just more than the tolerance are cleared in no more studies than the level says, whatever their
+    /// number.
+    #[test]
+    fn no_loss_is_said_at_the_level_of_all_candidates() {
+        let mut r = SplitMix64(7);
+        let studies = 400;
+        for arms in [1, 3, 6] {
+            let mut cleared = 0;
+            for _ in 0..studies {
+                let kept = (0..arms).any(|_| {
+                    let d: [f64; 8] = std::array::from_fn(|_| -0.0101 + 0.01 * r.normal());
+                    let c = Comparison { rule: Rule::NoRegression, tolerance: 0.01, ..comparison(&d, &d, 0.005) };
+                    judge(&Comparison { candidates: arms, ..c }).unwrap().verdict == Verdict::Keep
+                });
+                cleared += u32::from(kept);
+            }
+            let rate = f64::from(cleared) / f64::from(studies);
+            assert!(rate <= ALPHA, "{arms} arms: {rate}");
+        }
+    }
+
+    /// Eight rounds tell nothing at the level of one of 20 candidates.
+    #[test]
+    fn more_candidates_need_more_rounds() {
+        let flat = around(0.0);
+        let c = Comparison { rule: Rule::NoRegression, tolerance: 0.02, ..comparison(&flat, &flat, 0.004) };
+        assert_eq!(judge(&c).unwrap().verdict, Verdict::Keep);
+        let of_many = judge(&Comparison { candidates: 20, ..c }).unwrap().verdict;
+        assert_eq!(of_many, Verdict::Inconclusive { needs_rounds: 10 });
+        let lost = around(-0.05);
+        let c = Comparison { rule: Rule::NoRegression, tolerance: 0.02, ..comparison(&flat, &lost, 0.004) };
+        assert_eq!(judge(&c).unwrap().verdict, Verdict::Reject);
+        assert!(matches!(judge(&Comparison { candidates: 20, ..c }).unwrap().verdict, Verdict::Inconclusive { .. }));
+        let wide = EqualArms { end_to_end: Interval { low: -0.08, high: 0.08 }, ..equal_arms(0.004) };
+        let blind = judge(&Comparison { a_a: wide, ..c }).unwrap().verdict;
+        assert!(matches!(blind, Verdict::Inconclusive { .. }), "end to end equal arms lie as far apart");
+    }
+
+    #[test]
+    fn a_gain_that_is_not_worthwhile_is_not_kept() {
+        let small = [0.0035, 0.004, 0.0145, 0.003, 0.0145, 0.004, 0.003, 0.0035];
+        let c = comparison(&small, &small, 0.004);
+        assert!(matches!(judge(&c).unwrap().verdict, Verdict::Inconclusive { .. }), "a mean of 0.6 %");
+        assert_eq!(judge(&Comparison { worthwhile: 0.005, ..c }).unwrap().verdict, Verdict::Keep);
+    }
+
     #[test]
     fn holm_can_take_a_keep_back() {
         let (phase, total) = (around(0.10), around(0.10));
@@ -204,7 +325,8 @@ mod tests {
 
     #[test]
     fn a_steady_loss_in_aa_shows_in_the_detectable_effect() {
-        assert!((detectable_effect(&around(-0.02), ALPHA, 0).unwrap() - 0.022).abs() < 0.002);
+        let lossy = EqualArms::of(&around(-0.02), &around(0.0), ALPHA, 0).unwrap();
+        assert!((lossy.detectable() - 0.022).abs() < 0.002);
     }
 
     /// Arms without any difference, under noise with heavy tails, are kept no more often than half of alpha promises.
@@ -220,7 +342,7 @@ mod tests {
         for _ in 0..studies {
             let d: [f64; 8] = std::array::from_fn(|_| noise());
             let aa: [f64; 8] = std::array::from_fn(|_| noise());
-            let detectable = detectable_effect(&aa, ALPHA, 0).unwrap();
+            let detectable = EqualArms::of(&aa, &aa, ALPHA, 0).unwrap().detectable();
             let keeps = |detectable: f64| {
                 let c = Comparison { worthwhile: 0.0, tolerance: f64::INFINITY, ..comparison(&d, &d, detectable) };
                 judge(&c).unwrap().verdict == Verdict::Keep

@@ -55,6 +55,10 @@ fn a_campaign_replicates_when_its_intervals_overlap() {
     none.rulings[0].interval = tare_core::Reading::Available(tare_evidence::stats::Interval { low: -0.01, high: 0.01 });
     let Replication::DoesNotReplicate { why } = replicate::campaign(&first, &none) else { panic!("no overlap") };
     assert!(why[0].starts_with("fused: "), "{why:?}");
+    let mut turned = first.clone();
+    turned.rulings[0].verdict = tare_evidence::stats::Verdict::Reject;
+    let Replication::DoesNotReplicate { why } = replicate::campaign(&first, &turned) else { panic!("it turned") };
+    assert_eq!(why, ["fused: keep, then reject"]);
     none.rulings.clear();
     let Replication::DoesNotReplicate { why } = replicate::campaign(&first, &none) else { panic!("no ruling") };
     assert_eq!(why, ["fused: not ruled again"]);

@@ -177,6 +177,12 @@ fn work_is_held_against_demands_and_context() {
     });
 }
 
+/// A slow token that would count in no figure.
+#[test]
+fn tokens_of_an_arm_that_ran_alone_all_count() {
+    refused("samples: untimed", |r| measured(r).samples.rounds[1].timing.untimed = vec![1]);
+}
+
 #[test]
 fn rounds_are_in_order_and_complete() {
     refused("method.order", |r| r.method.order.truncate(2));

@@ -11,12 +11,12 @@ use tare_evidence::{Document, Ledger, SUMS_FILE, Strictness, canonical, verify};
 use tempfile::TempDir;
 
 /// A ledger with one document of each kind, and the file of each by its kind.
-struct Kept {
-    root: TempDir,
-    folder: PathBuf,
+pub(crate) struct Kept {
+    pub(crate) root: TempDir,
+    pub(crate) folder: PathBuf,
 }
 
-fn kept() -> Kept {
+pub(crate) fn kept() -> Kept {
     let root = tempfile::tempdir().unwrap();
     let ledger = Ledger::at(root.path());
     let path = specimen::kept(&ledger);
@@ -24,14 +24,14 @@ fn kept() -> Kept {
 }
 
 impl Kept {
-    fn file(&self, kind: &str) -> PathBuf {
+    pub(crate) fn file(&self, kind: &str) -> PathBuf {
         let ends = format!(".{kind}.json");
         let mut files = fs::read_dir(&self.folder).unwrap().map(|e| e.unwrap().path());
         files.find(|p| p.to_string_lossy().ends_with(&ends)).unwrap()
     }
 
     /// Changes the document of a kind, and signs it and its folder anew.
-    fn forge(&self, kind: &str, change: impl FnOnce(&mut Value)) {
+    pub(crate) fn forge(&self, kind: &str, change: impl FnOnce(&mut Value)) {
         let path = self.file(kind);
         let mut value: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
         change(&mut value);
@@ -44,11 +44,11 @@ impl Kept {
         self.sign();
     }
 
-    fn sign(&self) {
+    pub(crate) fn sign(&self) {
         sign(&self.folder);
     }
 
-    fn found(&self) -> Vec<String> {
+    pub(crate) fn found(&self) -> Vec<String> {
         found(self.root.path())
     }
 }
@@ -61,12 +61,12 @@ fn sign(folder: &Path) {
     fs::write(folder.join(SUMS_FILE), lines.concat()).unwrap();
 }
 
-fn found(root: &Path) -> Vec<String> {
+pub(crate) fn found(root: &Path) -> Vec<String> {
     verify(root, Strictness::Committed).unwrap().findings.iter().map(ToString::to_string).collect()
 }
 
 /// `change` of the document of `kind` is named by `contradiction`.
-fn refused(kind: &str, contradiction: &str, change: impl FnOnce(&mut Value)) {
+pub(crate) fn refused(kind: &str, contradiction: &str, change: impl FnOnce(&mut Value)) {
     let kept = kept();
     kept.forge(kind, change);
     let found = kept.found();

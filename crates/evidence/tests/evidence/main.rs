@@ -4,6 +4,7 @@ mod again;
 mod compare;
 mod documents;
 mod forged;
+mod forged_campaigns;
 mod forged_documents;
 mod ledger;
 mod merging;

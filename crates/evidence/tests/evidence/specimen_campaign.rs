@@ -42,6 +42,7 @@ pub(crate) fn study() -> StudyPlan {
             depth: 0,
             seed: 1,
             prefill_logits: PrefillLogits::Last,
+            written_as: None,
         },
         metric: Metric::Decode,
         rounds: ROUNDS as u32,
@@ -53,6 +54,7 @@ pub(crate) fn study() -> StudyPlan {
         arms: vec![arm("paged"), arm("fused")],
         baseline: "paged".into(),
         warmups: 1,
+        warmup_tokens: None,
         turn_tokens: None,
         role: Role::HeldOut,
     }

@@ -32,7 +32,7 @@ fn a_design_gives_the_order_of_every_round() {
 
 #[test]
 fn a_study_that_does_not_hold_together_is_named_field_by_field() {
-    let edits: [Edit; 12] = [
+    let edits: [Edit; 16] = [
         ("study.question", |s| s.question.clear()),
         ("study.falsifier", |s| s.falsifier = " ".into()),
         ("study.under_study", |s| s.under_study.clear()),
@@ -41,7 +41,11 @@ fn a_study_that_does_not_hold_together_is_named_field_by_field() {
         ("study.baseline", |s| s.baseline = "another".into()),
         ("study.rounds", |s| s.rounds = 0),
         ("study.rounds", |s| (s.design, s.rounds) = (Design::Abba, 7)),
+        ("study.rounds", |s| s.rounds = 7),
+        ("study.rounds", |s| (s.design, s.rounds) = (Design::Duet, 7)),
+        ("study.rounds", |s| (s.design, s.rounds) = (Design::Permutations, 8)),
         ("study.work", |s| s.work.output_tokens = 0),
+        ("study.work", |s| (s.design, s.work.output_tokens) = (Design::Duet, 2)),
         ("study.alpha", |s| s.alpha = 0.0),
         ("study.tolerance", |s| s.tolerance = f64::NAN),
         ("study.rounds_by", |s| {

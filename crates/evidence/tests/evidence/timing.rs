@@ -2,12 +2,16 @@
 
 use crate::specimen;
 use tare_evidence::derive::metric_ns;
+use tare_evidence::gate::{GateReport, Judgement, Miss};
 use tare_evidence::identity::Peer;
 use tare_evidence::study::Metric;
 use tare_evidence::{Draft, Outcome, Record};
 
 fn draft(untimed: &[u32]) -> Draft {
     let mut draft = specimen::draft(specimen::passed());
+    if !untimed.is_empty() {
+        draft.method.scheme = "duet".into();
+    }
     for round in &mut draft.measured.samples.rounds {
         round.timing.untimed = untimed.to_vec();
     }
@@ -45,6 +49,32 @@ fn untimed_tokens_are_places_of_steps_and_never_all_of_them() {
         let error = Record::seal(draft(&untimed)).unwrap_err().to_string();
         assert!(error.contains(complaint), "{untimed:?}: {error}");
     }
+}
+
+#[test]
+fn tokens_are_untimed_where_arms_take_turns_alone() {
+    for scheme in ["solo", "balanced", "abba", "permutations"] {
+        let mut draft = draft(&[1]);
+        draft.method.scheme = scheme.into();
+        let error = Record::seal(draft).unwrap_err().to_string();
+        assert!(
+            error.starts_with(&format!("samples: untimed: expected nothing, as `method.scheme` is `{scheme}`")),
+            "{error}"
+        );
+    }
+}
+
+/// A logit that is no number has no place in a record, and the record of the gate that failed for it is kept.
+#[test]
+fn behind_a_failed_gate_logits_may_be_missing() {
+    let mut draft = draft(&[]);
+    let samples = &mut draft.measured.samples;
+    let all = samples.rounds.iter_mut().map(|r| &mut r.emitted).chain(&mut samples.warmups);
+    all.flat_map(|e| &mut e.rows).for_each(|row| row.logits.clear());
+    let Judgement::Passed(gate) = &draft.gate else { panic!("the specimen passes") };
+    let miss = Miss { check: "kv".into(), at: "token 0".into(), expected: "a number".into(), found: "NaN".into() };
+    draft.gate = GateReport { misses: vec![miss], ..gate.report().clone() }.judge().unwrap();
+    assert!(Record::seal(draft).unwrap().faults().unwrap().is_empty());
 }
 
 #[test]

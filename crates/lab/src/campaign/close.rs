@@ -4,7 +4,7 @@ use serde_json::json;
 use tare_core::Fault;
 use tare_core::Reading;
 use tare_evidence::floor::{Ceiling, CeilingSample};
-use tare_evidence::gate::{Check, GateReport};
+use tare_evidence::gate::{Check, GateReport, Miss};
 use tare_evidence::provenance::Provenance;
 use tare_evidence::record::{About, Measured, Method};
 use tare_evidence::samples::{Emitted, RowTokens, Samples, TimedRound, Timing};
@@ -38,14 +38,11 @@ pub struct Closing<'a> {
 }
 
 impl Closing<'_> {
-    /// One record for each slot, in their order. Slots without a round have none.
-    ///
-    /// # Errors
-    /// When a record does not hold together.
-    pub fn records(&self, journal: &Journal) -> Result<Vec<Record>, LabError> {
+    /// One record for each slot, in their order, or why it does not hold together. Without a round there are none.
+    pub fn records(&self, journal: &Journal) -> Vec<Result<Record, LabError>> {
         let rounds: Vec<&RoundLog> = journal.rounds().collect();
         if rounds.is_empty() {
-            return Ok(Vec::new());
+            return Vec::new();
         }
         let slots = self.seating.slots.iter().enumerate();
         slots.map(|(i, slot)| self.record(journal, &rounds, (i, slot))).collect()
@@ -198,18 +195,24 @@ fn ceilings(rounds: &[&RoundLog]) -> Vec<Ceiling> {
         .collect()
 }
 
+/// The check that a miss names when a round behind a passed gate has no times.
+const TIMES: &str = "times";
+
 /// The gate of a slot over all its rounds: ids are held against those of the first round here, since each round was
-/// judged in a process of its own; logits count in every round; ranks are those of the first, which all share.
+/// judged in a process of its own; logits count in every round that has these ids, as a record counts them; ranks are
+/// those of the first. A round without times is a miss, since a record has the times of all rounds or none.
 fn whole_gate(judged: &[&Judged]) -> GateReport {
     let Some(first) = judged.first() else {
         return GateReport { thresholds_version: String::new(), checks: Vec::new(), misses: Vec::new() };
     };
     let mut whole = GateReport { misses: Vec::new(), checks: vec![agreement(judged)], ..first.gate.clone() };
     for check in first.gate.checks.iter().filter(|c| c.name != ROUNDS_AGREE) {
-        let same = || judged.iter().flat_map(|j| &j.gate.checks).filter(|c| c.name == check.name);
-        let max_error = same().map(|c| c.max_error).fold(0.0, f64::max);
+        let all = || judged.iter().flat_map(|j| j.gate.checks.iter().map(move |c| (j, c)));
+        let same = || all().filter(|(_, c)| c.name == check.name);
+        let max_error = same().map(|(_, c)| c.max_error).fold(0.0, f64::max);
         let once = check.name == CACHE || check.name.ends_with("-rank");
-        let compared = if once { check.compared } else { same().map(|c| c.compared).sum() };
+        let like_first = same().filter(|(j, _)| j.tokens.ids == first.tokens.ids);
+        let compared = if once { check.compared } else { like_first.map(|(_, c)| c.compared).sum() };
         whole.checks.push(Check { max_error, compared, ..check.clone() });
     }
     for (n, j) in judged.iter().enumerate() {
@@ -217,6 +220,10 @@ fn whole_gate(judged: &[&Judged]) -> GateReport {
             m.at = format!("round {n}: {}", m.at);
             m
         }));
+        if j.gate.misses.is_empty() && j.timing.is_none() {
+            let (at, expected) = (format!("round {n}"), "the times of a passed gate".to_string());
+            whole.misses.push(Miss { check: TIMES.into(), at, expected, found: "none".into() });
+        }
     }
     whole
 }
@@ -237,9 +244,20 @@ fn agreement(judged: &[&Judged]) -> Check {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tare_evidence::gate::Miss;
     use tare_evidence::record::Memory;
 
+    fn timing() -> Timing {
+        Timing {
+            setup_ns: 1,
+            prefill_ns: 1,
+            token_ns: vec![1],
+            release_ns: 1,
+            main_thread_cpu_ns: Reading::unavailable("a test"),
+            untimed: Vec::new(),
+        }
+    }
+
+    /// A round, with times exactly where it has no misses.
     fn judged(ids: &[u32], checks: &[(&str, u64, f64)], misses: usize) -> Judged {
         let none = || Reading::unavailable("a test");
         let check = |&(name, compared, max_error): &(&str, u64, f64)| Check {
@@ -256,7 +274,7 @@ mod tests {
                 misses: vec![miss; misses],
             },
             tokens: RowTokens { ids: ids.to_vec(), logits: vec![0.0; ids.len()] },
-            timing: None,
+            timing: (misses == 0).then(timing),
             memory: Memory {
                 allocator_peak_bytes: none(),
                 anonymous_rss_bytes: none(),
@@ -301,5 +319,24 @@ mod tests {
         assert_eq!((check.compared, check.max_error), (4, 1.0));
         assert!(matches!(whole_gate(&[&a, &b]).judge().unwrap(), tare_evidence::gate::Judgement::Failed(_)));
         assert!(whole_gate(&[]).judge().is_err(), "no round proves nothing");
+    }
+
+    /// A record counts the logits of rounds that drew the ids of the first alone.
+    #[test]
+    fn logits_of_other_ids_are_not_counted() {
+        let one = |ids: &[u32]| judged(ids, &[(ROUNDS_AGREE, 2, 0.0), ("emulation-logit", 2, 0.0)], 0);
+        let whole = whole_gate(&[&one(&[1, 2]), &one(&[1, 3]), &one(&[1, 2])]);
+        assert_eq!((whole.checks[1].name.as_str(), whole.checks[1].compared), ("emulation-logit", 4));
+    }
+
+    #[test]
+    fn a_round_without_times_is_a_miss() {
+        let (whole, mute) =
+            (judged(&[1], &[("emulation-logit", 1, 0.0)], 0), judged(&[1], &[("emulation-logit", 1, 0.0)], 0));
+        let gate = whole_gate(&[&whole, &Judged { timing: None, ..mute }]);
+        assert_eq!(
+            (gate.misses.len(), gate.misses[0].check.as_str(), gate.misses[0].at.as_str()),
+            (1, TIMES, "round 1")
+        );
     }
 }

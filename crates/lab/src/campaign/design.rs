@@ -4,7 +4,7 @@
 //! each other arm, so that each pair has two slots of its own; in the other designs every arm has one.
 
 use tare_core::Fault;
-use tare_evidence::study::{A_A, Design, StudyPlan};
+use tare_evidence::study::{Design, StudyPlan};
 
 /// A place that has samples in every round.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,11 +103,6 @@ impl Seating {
         };
         meetings.ok_or_else(|| Fault::new("order", "labels of the study", format!("{order:?}")))
     }
-
-    /// Whether a slot is the baseline's twin.
-    pub fn is_twin(&self, slot: usize) -> bool {
-        self.slots[slot].label == A_A
-    }
 }
 
 #[cfg(test)]
@@ -131,7 +126,6 @@ mod tests {
             let s = seating(design);
             let names: Vec<&str> = s.slots.iter().map(|s| s.name.as_str()).collect();
             assert_eq!(names, ["base", "a-a", "new"]);
-            assert!(s.is_twin(1) && !s.is_twin(2));
             for round in 0..6 {
                 let ran: Vec<&str> = s
                     .round(round)

@@ -2,16 +2,17 @@
 
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use tare_core::digest::sha256_hex;
 use tare_core::{Fault, Reading};
 use tare_evidence::campaign::{
-    Attempt, Campaign, CampaignOutcome, Control, Ended, Pair, PairRole, RecordRef, RoundLog,
+    Attempt, Campaign, CampaignOutcome, Control, Ended, Pair, PairRole, RecordRef, RoundLog, faults_with,
 };
 use tare_evidence::document::Document;
+use tare_evidence::ledger::file_sha256;
 use tare_evidence::opening::{OpenedArm, Opening};
 use tare_evidence::provenance::Provenance;
 use tare_evidence::record::About;
 use tare_evidence::ruling::{rule, same_dispatch};
+use tare_evidence::shelf::Shelf;
 use tare_evidence::study::{A_A, StudyPlan};
 use tare_evidence::{Ledger, Record, Utc};
 use tare_probe::Host;
@@ -21,7 +22,7 @@ use crate::arm::protocol::Judged;
 use crate::build_info::BuildInfo;
 use crate::campaign::close::Closing;
 use crate::campaign::design::Seating;
-use crate::campaign::journal::{Journal, Opened, When};
+use crate::campaign::journal::{Attempt as AttemptLine, Journal, Opened, When};
 use crate::campaign::live::Start;
 use crate::host;
 use crate::study::shown_model;
@@ -80,37 +81,106 @@ impl Writer<'_> {
         Ok(document.id)
     }
 
-    /// Writes the records and the closing of a campaign: with verdicts when every planned round is there, else with why
-    /// there are none.
+    /// The opening of attempt `number` where it is in the ledger and not yet in the journal: a crash came between the two.
+    ///
+    /// # Errors
+    /// When the ledger cannot be listed.
+    pub fn left_open(&self, campaign: &str, number: u32) -> Result<Option<AttemptLine>, LabError> {
+        let shelf = self.ledger.shelf()?;
+        let is = |d: &Document<Opening>| d.about.campaign == campaign && d.body.attempt == number;
+        let found = shelf.documents::<Opening>().find(is);
+        Ok(found.map(|d| AttemptLine { number, at: d.about.created_at, opening: d.id }))
+    }
+
+    /// Writes the records and the closing of a campaign: with verdicts when every planned round is there and nothing
+    /// stands against them, else with why there are none. A campaign that is closed already stays as it was closed.
+    /// Nothing is written before all of it is known to hold together.
     ///
     /// # Errors
     /// When something does not hold together or cannot be written.
     pub fn close(&self, journal: &Journal, at: Utc) -> Result<Closed, LabError> {
         let opened = journal.opened()?;
+        let shelf = self.ledger.shelf()?;
+        if let Some(document) = shelf.documents::<Campaign>().find(|d| d.about.campaign == opened.campaign) {
+            return self.closed_before(document, &shelf);
+        }
         let seating = Seating::new(&opened.plan);
         let closing = Closing { study: &opened.study, plan: &opened.plan, seating: &seating, host: self.host, at };
-        let records = closing.records(journal)?;
-        let mut refs = Vec::with_capacity(records.len());
-        for record in &records {
-            let path = self.ledger.append(record)?;
-            let bytes = std::fs::read(&path)
-                .map_err(|e| Fault::new(path.display().to_string(), "a record that can be read", e.to_string()))?;
-            refs.push(RecordRef { id: record.id.clone(), sha256: sha256_hex(&bytes) });
+        let (mut records, mut broken) = (Vec::new(), Vec::new());
+        for (slot, record) in seating.slots.iter().zip(closing.records(journal)) {
+            match record {
+                Ok(record) => records.push(Some(record)),
+                Err(e) => {
+                    broken.push(format!("the record of {} does not hold together: {e}", slot.name));
+                    records.push(None);
+                }
+            }
         }
-        let (pairs, outcome) = outcome(journal, &seating, &records, &refs)?;
-        let attempts = attempts(journal, at);
-        let body = Campaign {
-            openings: journal.attempts().map(|a| a.opening.clone()).collect(),
-            study: opened.plan.clone(),
-            control: attempts.iter().map(|a| control(journal, a.number)).collect(),
-            attempts,
-            rounds: journal.rounds().map(round).collect(),
-            pairs,
-            outcome,
-        };
-        let title = format!("{}: closed", opened.plan.name);
-        let document = Document::seal(about(&opened.plan, &opened.campaign, at, title), self.provenance()?, body)?;
+        let (pairs, both) = pairs(&opened.plan, &seating, &records)?;
+        let document = self.ruled(journal, at, &pairs, &both, &broken, &shelf)?;
+        if let Some(fault) = faults_with(&document, &both, &shelf).into_iter().next() {
+            return Err(fault.within(&document.id).into());
+        }
+        let records: Vec<Record> = records.into_iter().flatten().collect();
+        for record in &records {
+            self.ledger.append(record)?;
+        }
         let path = self.ledger.append_document(&document)?;
+        Ok(Closed { document, path, records })
+    }
+
+    /// The closing: ruled, or unruled where a round, a record or a condition of a verdict is missing.
+    fn ruled(
+        &self,
+        journal: &Journal,
+        at: Utc,
+        pairs: &[Pair],
+        both: &[(Record, Record)],
+        broken: &[String],
+        shelf: &Shelf,
+    ) -> Result<Document<Campaign>, LabError> {
+        let opened = journal.opened()?;
+        let sealed = |outcome: CampaignOutcome| -> Result<Document<Campaign>, LabError> {
+            let attempts = attempts(journal, at, broken);
+            let body = Campaign {
+                openings: journal.attempts().map(|a| a.opening.clone()).collect(),
+                study: opened.plan.clone(),
+                control: attempts.iter().map(|a| control(journal, a.number)).collect(),
+                attempts,
+                rounds: journal.rounds().map(round).collect(),
+                pairs: pairs.to_vec(),
+                outcome,
+            };
+            let title = format!("{}: closed", opened.plan.name);
+            Ok(Document::seal(about(&opened.plan, &opened.campaign, at, title), self.provenance()?, body)?)
+        };
+        let unruled = |why: String| sealed(CampaignOutcome::Unruled { why });
+        if !journal.completed() || !broken.is_empty() {
+            let (ran, planned) = (journal.rounds().count(), opened.plan.rounds);
+            let stops = journal.stops().map(|s| format!("attempt {}: {}", s.attempt, s.why));
+            let why: Vec<String> = stops.chain(broken.iter().cloned()).collect();
+            return unruled(format!("{ran} of {planned} rounds ran; {}", why.join("; ")));
+        }
+        let verdicts = match rule(&opened.plan, pairs, both) {
+            Ok(verdicts) => verdicts,
+            Err(fault) => return unruled(fault.to_string()),
+        };
+        let document = sealed(CampaignOutcome::Ruled(verdicts))?;
+        match faults_with(&document, both, shelf).into_iter().next() {
+            None => Ok(document),
+            Some(fault) => unruled(fault.to_string()),
+        }
+    }
+
+    /// A closing that is in the ledger, with its records.
+    fn closed_before(&self, document: Document<Campaign>, shelf: &Shelf) -> Result<Closed, LabError> {
+        let mut records: Vec<Record> = Vec::new();
+        for named in document.body.pairs.iter().flat_map(|p| [&p.baseline, &p.candidate]) {
+            if records.iter().all(|r| r.id != named.id) {
+                records.push(shelf.record("pairs", &named.id)?.0);
+            }
+        }
+        let path = self.ledger.find(&document.id)?.path().to_path_buf();
         Ok(Closed { document, path, records })
     }
 }
@@ -127,16 +197,18 @@ fn about(plan: &StudyPlan, campaign: &str, at: Utc, title: String) -> About {
     }
 }
 
-fn attempts(journal: &Journal, closed_at: Utc) -> Vec<Attempt> {
+/// Every attempt. A campaign with a record that is `broken` is not complete, though all of its rounds ran.
+fn attempts(journal: &Journal, closed_at: Utc, broken: &[String]) -> Vec<Attempt> {
     let all: Vec<_> = journal.attempts().collect();
-    let one = |(i, a): (usize, &&crate::campaign::journal::Attempt)| {
+    let one = |(i, a): (usize, &&AttemptLine)| {
         let stopped = journal.stops().find(|s| s.attempt == a.number);
         // Of an attempt that a crash ended there is no word: it ended before the next one began.
         let (ended_at, ended) = match (stopped, all.get(i + 1)) {
             (Some(s), _) if s.interrupted => (s.at, Ended::Interrupted),
             (Some(s), _) => (s.at, Ended::Lost { why: s.why.clone() }),
             (None, Some(next)) => (next.at, Ended::Lost { why: "the campaign's own process ended".to_string() }),
-            (None, None) if journal.completed() => (closed_at, Ended::Complete),
+            (None, None) if journal.completed() && broken.is_empty() => (closed_at, Ended::Complete),
+            (None, None) if journal.completed() => (closed_at, Ended::Lost { why: broken.join("; ") }),
             (None, None) => (closed_at, Ended::Lost { why: "the campaign's own process ended".to_string() }),
         };
         let rounds = journal.rounds().filter(|r| r.attempt == a.number).count() as u32;
@@ -176,41 +248,25 @@ fn round(log: &crate::campaign::journal::RoundLog) -> RoundLog {
     RoundLog { round: log.round, attempt: log.attempt, order: log.order.clone(), quietness, notes: Vec::new() }
 }
 
-/// The pairs and what follows from them. Without every planned round there are no pairs.
-fn outcome(
-    journal: &Journal,
-    seating: &Seating,
-    records: &[Record],
-    refs: &[RecordRef],
-) -> Result<(Vec<Pair>, CampaignOutcome), Fault> {
-    let plan = &journal.opened()?.plan;
-    if !journal.completed() {
-        let stops: Vec<String> = journal.stops().map(|s| format!("attempt {}: {}", s.attempt, s.why)).collect();
-        let (ran, planned) = (journal.rounds().count(), plan.rounds);
-        let why = format!("{ran} of {planned} rounds ran; {}", stops.join("; "));
-        return Ok((Vec::new(), CampaignOutcome::Unruled { why }));
-    }
+/// The records of each pair, baseline first.
+type Both = Vec<(Record, Record)>;
+
+/// The pairs of which both sides have a record, and those records.
+fn pairs(plan: &StudyPlan, seating: &Seating, records: &[Option<Record>]) -> Result<(Vec<Pair>, Both), Fault> {
     let mut pairs: Vec<Pair> = Vec::new();
-    let mut pair_records = Vec::new();
+    let mut both = Both::new();
+    let named = |r: &Record| Ok::<_, Fault>(RecordRef { id: r.id.clone(), sha256: file_sha256(r)? });
     for seats in &seating.pairs {
-        let (baseline, candidate) = (&records[seats.baseline], &records[seats.candidate]);
+        let side = |slot: usize| records.get(slot).and_then(Option::as_ref);
+        let (Some(baseline), Some(candidate)) = (side(seats.baseline), side(seats.candidate)) else { continue };
         let arm = seating.slots[seats.candidate].label.clone();
         let role = if arm == A_A { PairRole::AA } else { PairRole::Candidate };
         let identical_to =
-            if role == PairRole::AA { None } else { identical(plan, &pairs, &pair_records, (baseline, candidate))? };
-        pairs.push(Pair {
-            arm,
-            role,
-            identical_to,
-            baseline: refs[seats.baseline].clone(),
-            candidate: refs[seats.candidate].clone(),
-        });
-        pair_records.push((baseline.clone(), candidate.clone()));
+            if role == PairRole::AA { None } else { identical(plan, &pairs, &both, (baseline, candidate))? };
+        pairs.push(Pair { arm, role, identical_to, baseline: named(baseline)?, candidate: named(candidate)? });
+        both.push((baseline.clone(), candidate.clone()));
     }
-    Ok(match rule(plan, &pairs, &pair_records) {
-        Ok(ruled) => (pairs, CampaignOutcome::Ruled(ruled)),
-        Err(fault) => (Vec::new(), CampaignOutcome::Unruled { why: fault.to_string() }),
-    })
+    Ok((pairs, both))
 }
 
 /// The baseline or an earlier candidate that ran the very same.

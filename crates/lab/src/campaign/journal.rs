@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::Write;
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use tare_core::Fault;
 use tare_evidence::Utc;
@@ -72,6 +72,10 @@ pub struct Opened {
     pub host_class_sha256: String,
     /// Digest of each arm's binary and model, by label.
     pub sources: BTreeMap<String, String>,
+    /// Digest of the binary that runs the campaign.
+    pub binary_sha256: String,
+    /// Folder of the ledger into which its documents go.
+    pub ledger: PathBuf,
 }
 
 /// An attempt.
@@ -148,6 +152,15 @@ pub struct Stopped {
     pub interrupted: bool,
 }
 
+/// What a folder has of campaigns that are not closed.
+#[derive(Debug, Default)]
+pub struct Unfinished {
+    /// The newest one of the wanted study, else the newest.
+    pub journal: Option<Journal>,
+    /// Why others cannot be read: another build wrote them.
+    pub unreadable: Vec<Fault>,
+}
+
 /// A journal that is open for one campaign; others cannot open it meanwhile.
 #[derive(Debug)]
 pub struct Journal {
@@ -172,30 +185,65 @@ impl Journal {
         Ok(journal)
     }
 
-    /// The newest journal in `folder` that is not closed; none when there is none.
+    /// The journals in `folder` that are not closed: the newest of the study with digest `study_sha256`, else the newest.
     ///
     /// # Errors
-    /// When a journal cannot be read, or another process has it.
-    pub fn last_open(folder: &Path) -> Result<Option<Self>, Fault> {
+    /// When a file cannot be opened, or another process has it.
+    pub fn unfinished(folder: &Path, study_sha256: &str) -> Result<Unfinished, Fault> {
         let listed = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|e| e.path());
         let mut paths: Vec<PathBuf> = listed.filter(|p| p.extension().is_some_and(|e| e == "jsonl")).collect();
         paths.sort_unstable();
+        let mut found = Unfinished::default();
         for path in paths.into_iter().rev() {
-            let text = std::fs::read_to_string(&path).map_err(|e| at(&path, "a readable journal", &e))?;
-            let lines = read(&text).map_err(|f| f.within(path.display()))?;
-            let closed = lines.iter().any(|l| matches!(l, Line::Closed { .. }));
-            if closed || !matches!(lines.first(), Some(Line::Opened(_))) {
-                continue;
+            let journal = match Self::open(path)? {
+                None => continue,
+                Some(Ok(journal)) => journal,
+                Some(Err(fault)) => {
+                    found.unreadable.push(fault);
+                    continue;
+                }
+            };
+            if journal.opened().is_ok_and(|o| o.study_sha256 == study_sha256) {
+                found.journal = Some(journal);
+                break;
             }
-            let file =
-                OpenOptions::new().append(true).open(&path).map_err(|e| at(&path, "a journal to append to", &e))?;
-            lock(&file, &path)?;
-            // What a crash cut short is cut off, so that the next line begins a line.
-            let whole = text.rfind('\n').map_or(0, |i| i + 1);
-            file.set_len(whole as u64).map_err(|e| at(&path, "a file that can be cut", &e))?;
-            return Ok(Some(Self { path, file, lines }));
+            found.journal.get_or_insert(journal);
         }
-        Ok(None)
+        Ok(found)
+    }
+
+    /// The journal at `path`, locked; none when its campaign is closed or was never opened, a fault when it cannot be read.
+    fn open(path: PathBuf) -> Result<Option<Result<Self, Fault>>, Fault> {
+        let file = OpenOptions::new().read(true).append(true).open(&path);
+        let mut file = file.map_err(|e| at(&path, "a journal to append to", &e))?;
+        if is_closed(&text_of(&mut file, &path)?) {
+            return Ok(None);
+        }
+        lock(&file, &path)?;
+        // Again, since its owner may have added to it before the lock was ours.
+        let text = text_of(&mut file, &path)?;
+        if is_closed(&text) {
+            return Ok(None);
+        }
+        let lines = match read(&text) {
+            Ok(lines) => lines,
+            Err(fault) => return Ok(Some(Err(fault.within(path.display())))),
+        };
+        if !matches!(lines.first(), Some(Line::Opened(_))) {
+            return Ok(None);
+        }
+        // What a crash cut short is cut off, so that the next line begins a line.
+        let whole = text.rfind('\n').map_or(0, |i| i + 1);
+        file.set_len(whole as u64).map_err(|e| at(&path, "a file that can be cut", &e))?;
+        Ok(Some(Ok(Self { path, file, lines })))
+    }
+
+    /// Removes the file: nothing ran, and nothing will.
+    ///
+    /// # Errors
+    /// When it cannot be removed.
+    pub fn abandon(self) -> Result<(), Fault> {
+        std::fs::remove_file(&self.path).map_err(|e| at(&self.path, "a file that can be removed", &e))
     }
 
     /// Adds a line and waits until it is on disk.
@@ -226,7 +274,8 @@ impl Journal {
         }
     }
 
-    /// Whether `now` can go on with it: the same study on the same class of host, from the same binaries and models.
+    /// Whether `now` can go on with it: the same study on the same class of host, from the same binaries and models, by
+    /// the same binary into the same ledger.
     ///
     /// # Errors
     /// What is another, or why no attempt can go on.
@@ -250,7 +299,8 @@ impl Journal {
             let found = now.sources.get(label).map_or("no such arm", String::as_str);
             same(&format!("`{label}` from"), source, found)?;
         }
-        Ok(())
+        same("a campaign of binary", &then.binary_sha256, &now.binary_sha256)?;
+        same("the ledger", &then.ledger.to_string_lossy(), &now.ledger.to_string_lossy())
     }
 
     /// The attempts so far.
@@ -286,6 +336,19 @@ impl Journal {
             .find(|l| of(l))
             .and_then(|l| if let Line::Facts { facts, .. } = l { Some(&**facts) } else { None })
     }
+}
+
+fn text_of(file: &mut File, path: &Path) -> Result<String, Fault> {
+    let mut text = String::new();
+    let read = file.seek(SeekFrom::Start(0)).and_then(|_| file.read_to_string(&mut text));
+    read.map_err(|e| at(path, "a readable journal", &e))?;
+    Ok(text)
+}
+
+/// Whether the last line says that the campaign is over, in whatever form another build wrote the lines before it.
+fn is_closed(text: &str) -> bool {
+    let line = text.lines().last().and_then(|l| serde_json::from_str::<serde_json::Value>(l).ok());
+    line.is_some_and(|l| l["line"] == "closed")
 }
 
 /// Every whole line; a last line without an end is what a crash left.

@@ -2,6 +2,8 @@
 
 use std::time::Instant;
 use tare_core::Fault;
+use tare_evidence::gate::Judgement;
+use tare_evidence::sides::{Side, arm_faults, class_faults};
 use tare_probe::Quietness;
 
 use crate::LabError;
@@ -16,6 +18,9 @@ use crate::study::Study;
 
 /// Name under which the baseline runs alone, before the first and after the last round.
 pub const CONTROL: &str = "control";
+
+/// Place of the baseline's twin among the arms; the baseline is before it.
+const TWIN: usize = 1;
 
 /// A campaign that is about to run, or to go on.
 #[derive(Debug)]
@@ -138,7 +143,7 @@ impl Running<'_> {
         let quiet = bench.quietness();
         let lost = |lost| Broken::Lost { slot: CONTROL.to_string(), lost };
         let mut arm = self.ready(0, CONTROL, bench, journal, told)?;
-        let judged = self.alone(&mut *arm, CONTROL, true, told).map_err(lost)?;
+        let judged = settled(self.alone(&mut *arm, CONTROL, true, told).map_err(lost)?)?;
         drop(arm);
         let passed = judged.timing.is_some();
         journal.add(Line::Control(Box::new(Control { attempt: self.number, when, quiet, judged })))?;
@@ -175,7 +180,7 @@ impl Running<'_> {
             }
         }
         // Every slot is in a meeting of every round.
-        let slots: Vec<Judged> = slots.into_iter().flatten().collect();
+        let slots = slots.into_iter().flatten().map(settled).collect::<Result<Vec<Judged>, Broken>>()?;
         let log = RoundLog {
             attempt: self.number,
             round,
@@ -222,6 +227,12 @@ impl Running<'_> {
             let why = tare_evidence::compare::same_work(&control.work, &live.facts().work);
             let why = why.map_or_else(|e| e.to_string(), |()| "its work differs".to_string());
             return Err(Broken::Void(format!("{slot}: {why}")));
+        }
+        if let Some(control) = journal.facts(CONTROL) {
+            let faults = arm_faults(&journal.opened()?.plan, arm <= TWIN, &control.arm, &live.facts().arm);
+            if let Some(fault) = faults.into_iter().next() {
+                return Err(Broken::Void(format!("{slot}: {fault}")));
+            }
         }
         for _ in 0..self.campaign.study.warmups {
             live.warm_up(self.campaign.study.warmup_output()).map_err(lost)?;
@@ -303,8 +314,35 @@ impl Running<'_> {
                 return Some(format!("{} drew other tokens in round {round} than in round 0", slot.name));
             }
         }
+        self.apart(log, journal)
+    }
+
+    /// Two arms of one class that drew other tokens than each other, or were held to other limits: one of them is wrong,
+    /// though each agrees with the judge of its own build.
+    fn apart(&self, log: &RoundLog, journal: &Journal) -> Option<String> {
+        let mut classes: Vec<(&str, Side<'_>)> = Vec::new();
+        for (slot, judged) in self.campaign.seating.slots.iter().zip(&log.slots) {
+            let arm = &journal.facts(&slot.name)?.arm;
+            let side = Side { arm, gate: &judged.gate, rows: std::slice::from_ref(&judged.tokens) };
+            match classes.iter().find(|(_, s)| s.arm.class == arm.class && s.arm.peer.is_none()) {
+                None => classes.push((&slot.name, side)),
+                Some((name, first)) => {
+                    if let Some(fault) = class_faults(first, &side).into_iter().next() {
+                        return Some(format!("{} against {name} in round {}: {fault}", slot.name, log.round));
+                    }
+                }
+            }
+        }
         None
     }
+}
+
+/// What was judged, by its own checks: an arm of another build may leave a miss out, or times in.
+fn settled(judged: Judged) -> Result<Judged, Broken> {
+    Ok(match judged.gate.clone().judge().map_err(|f| Broken::Void(f.to_string()))? {
+        Judgement::Passed(_) => judged,
+        Judgement::Failed(gate) => Judged { gate: gate.report().clone(), timing: None, ..judged },
+    })
 }
 
 /// The first part of an arm's facts that is another than before.

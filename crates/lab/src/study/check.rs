@@ -74,6 +74,10 @@ impl Study {
             return Err(Fault::new("metric", "prefill or decode in a duet", "end_to_end")
                 .remedy("a duet leaves tokens untimed, so that its requests have no whole: take `balanced`"));
         }
+        if self.design == Design::Duet && w.output_tokens < 3 {
+            let expected = "at least 3 in a duet: one is the prefill's, and the next begins a turn and is not timed";
+            return Err(Fault::new("work.output_tokens", expected, w.output_tokens.to_string()));
+        }
         if self.warmups > 0 && self.warmup_tokens == 0 {
             return Err(Fault::new("warmup_tokens", "at least 1", "0"));
         }
@@ -96,11 +100,14 @@ impl Study {
                 return Err(Fault::new("rounds", "rounds of at least 1, or [power], and not both", found));
             }
         }
-        if self.design == Design::Abba && self.rounds.is_some_and(|n| !n.is_multiple_of(2)) {
-            let found = self.rounds.unwrap_or_default().to_string();
-            return Err(Fault::new("rounds", "an even number: two rounds of `abba` are one sample", found));
+        let balanced = self.design.balanced_rounds(self.arms.len() + 1).unwrap_or(usize::MAX);
+        match self.rounds.filter(|n| !(*n as usize).is_multiple_of(balanced)) {
+            Some(n) => {
+                let expected = format!("a multiple of {balanced}, so that every order comes equally often");
+                Err(Fault::new("rounds", expected, n.to_string()))
+            }
+            None => Ok(()),
         }
-        Ok(())
     }
 
     fn check_seed(&self) -> Result<(), Fault> {
@@ -224,7 +231,12 @@ mod tests {
             "design = \"balanced\"\n        metric = \"decode\"\n        rounds = 6",
             "design = \"abba\"\n        metric = \"decode\"\n        rounds = 7",
         );
-        assert!(odd.contains("even number"), "{odd}");
+        assert!(odd.contains("a multiple of 2, so that every order"), "{odd}");
+        let some = BASE.replace("balanced", "permutations").replace("rounds = 6", "rounds = 8");
+        assert!(Study::parse(&some).unwrap_err().to_string().contains("a multiple of 6, so that every order"));
+        let short = BASE.replace("balanced", "duet").replace("output_tokens = 5", "output_tokens = 2");
+        let short = Study::parse(&short).unwrap_err().to_string();
+        assert!(short.contains("at least 3 in a duet"), "{short}");
         let whole = refused(
             "design = \"balanced\"\n        metric = \"decode\"",
             "design = \"duet\"\n        metric = \"end_to_end\"",
@@ -251,7 +263,8 @@ mod tests {
             Study::parse(&text).unwrap().planned_rounds().unwrap()
         };
         assert!(planned("balanced", 0.03) > planned("balanced", 0.06));
-        assert_eq!(planned("abba", 0.06), 2 * planned("balanced", 0.06), "two rounds of abba are one sample");
+        assert!(planned("abba", 0.06) >= 2 * planned("balanced", 0.06) - 2, "two rounds of abba are one sample");
+        assert!(planned("balanced", 0.03).is_multiple_of(2), "every order comes equally often");
         let said = refused("rounds = 6", "power = { effect = 0.03, power = 0.2, spread = 0.02, from = \"x\" }");
         assert!(said.contains("power from 0.5"), "{said}");
     }

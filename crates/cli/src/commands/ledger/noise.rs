@@ -66,14 +66,15 @@ pub(super) fn plan(ledger: &Ledger, args: &PlanArgs) -> Result<()> {
         Reading::Available(spread) => spread,
         Reading::Unavailable { why } => bail!("{}: no spread: {why}", args.from),
     };
-    let block = study.design.block_rounds();
+    let (block, arms) = (study.design.block_rounds(), study.arms.len() + 1);
     let effect = args.effect.ln_1p();
     let bar = spinner("simulating studies");
     let (rounds, power) = match args.rounds {
         Some(rounds) => (rounds, power_of(rounds / block, effect, spread, &terms)?),
         None => {
             let samples = samples_for_power(effect, args.power, spread, &terms)?;
-            (samples * block, power_of(samples, effect, spread, &terms)?)
+            let rounds = study.design.rounds_for(samples, arms).context("there are too many orders of the arms")?;
+            (rounds, power_of(rounds / block, effect, spread, &terms)?)
         }
     };
     bar.finish_and_clear();

@@ -1,6 +1,6 @@
 //! `tare ledger reproduce` of a campaign: its study, run again on this host.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use serde_json::json;
 use tare_core::Fault;
 use tare_evidence::campaign::{Campaign, CampaignOutcome};
@@ -14,6 +14,8 @@ use crate::args::{CampaignArgs, ReproduceArgs};
 use crate::campaigning::{Ready, conduct};
 use crate::settings::Settings;
 
+/// Tokens of a warm-up where the plan does not say.
+const WARMUP_TOKENS: u32 = 3;
 /// Turns of a duet whose plan does not bound them by tokens.
 const TURN_TOKENS: usize = 4;
 
@@ -31,6 +33,11 @@ pub(super) fn run(
         bail!("{}: expected a campaign that ruled on a candidate, found the baseline and its twin alone", first.id);
     }
     let ready = Ready::new(study(first, args)?, settings)?;
+    // Before anything runs: another model may take as long, and its answer would be thrown away.
+    let baseline = ledger.show(&first.body.pairs[0].baseline.id)?.record;
+    compare::same_work(&baseline.work, &ready.work()?).map_err(|e| {
+        Fault::new("work", format!("that of {}", first.id), e.to_string()).remedy("name the model: --model")
+    })?;
     let how =
         CampaignArgs { output: args.output.clone(), resume: false, close: false, dry_run: false, json: args.json };
     let closed = conduct(&ready, &how, settings)?;
@@ -38,11 +45,6 @@ pub(super) fn run(
     let CampaignOutcome::Ruled(after) = &again.body.outcome else {
         bail!("the repetition has no verdict: {}", closed.path.display());
     };
-    let baseline = ledger.show(&first.body.pairs[0].baseline.id)?.record;
-    let repeated = closed.records.first().context("the repetition has no record")?;
-    compare::same_work(&baseline.work, &repeated.work).map_err(|e| {
-        Fault::new("work", format!("that of {}", first.id), e.to_string()).remedy("name the model: --model")
-    })?;
     let answer = replicate::campaign(before, after);
     let other_class = first.provenance.host.class_sha256 != again.provenance.host.class_sha256;
     if args.json {
@@ -74,7 +76,7 @@ fn study(first: &Document<Campaign>, args: &ReproduceArgs) -> Result<Study> {
         design: plan.design,
         work: WorkSpec {
             model: args.model.clone().unwrap_or_else(|| w.model.clone()),
-            written_as: None,
+            written_as: w.written_as.clone().filter(|_| args.model.is_none()),
             prompt_tokens: w.prompt_tokens as usize,
             output_tokens: w.output_tokens as usize,
             depth: w.depth as usize,
@@ -90,7 +92,7 @@ fn study(first: &Document<Campaign>, args: &ReproduceArgs) -> Result<Study> {
         rule: plan.rule,
         turn_tokens: plan.turn_tokens.map_or(TURN_TOKENS, |n| n as usize),
         warmups: plan.warmups as usize,
-        warmup_tokens: w.output_tokens.min(3) as usize,
+        warmup_tokens: plan.warmup_tokens.unwrap_or(WARMUP_TOKENS).min(w.output_tokens) as usize,
         role: plan.role,
         arms: plan.arms.iter().map(|a| arm(a, &first.id)).collect::<Result<_>>()?,
     };

@@ -1,0 +1,5 @@
+//! Campaigns, without processes and without time.
+
+mod closing;
+mod running;
+mod scripted;
