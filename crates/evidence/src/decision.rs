@@ -2,7 +2,7 @@
 
 use crate::campaign::{Campaign, CampaignOutcome};
 use crate::document::{Body, Document, Kind};
-use crate::record::About;
+use crate::record::{About, Role};
 use crate::shelf::Shelf;
 use crate::stats::Verdict;
 use schemars::JsonSchema;
@@ -114,14 +114,21 @@ impl Body for Decision {
     }
 }
 
-/// The verdict is that of the campaign.
+/// The verdict is that of the campaign, and nothing is kept for what a choice was made by.
 fn verdict_fault(verdict: Decided, rests_on: &RestsOn, shelf: &Shelf) -> Option<Fault> {
     let RestsOn { campaign, arm } = rests_on;
     let closing = match shelf.document::<Campaign>("rests_on.campaign", campaign) {
-        Ok(closing) => closing.body,
+        Ok(closing) => closing,
         Err(fault) => return Some(fault),
     };
-    let ruled = match &closing.outcome {
+    if verdict == Decided::Keep && matches!(closing.about.role, Role::Tuning | Role::Screening) {
+        let found = format!("one for {}", if closing.about.role == Role::Tuning { "tuning" } else { "screening" });
+        return Some(
+            Fault::new("rests_on.campaign", "a campaign that may confirm", found)
+                .remedy("run the study again as it was planned, on a request that nothing was chosen by"),
+        );
+    }
+    let ruled = match &closing.body.outcome {
         CampaignOutcome::Ruled(ruled) => ruled.rulings.iter().find(|r| r.arm == *arm).map(|r| Decided::from(r.verdict)),
         CampaignOutcome::Unruled { .. } => Some(Decided::Inconclusive),
     };

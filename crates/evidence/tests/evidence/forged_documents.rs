@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use tare_core::digest::sha256_hex;
 use tare_evidence::campaign::{Attempt, Campaign, Control, Ended};
 use tare_evidence::opening::Opening;
+use tare_evidence::record::{About, Role};
 use tare_evidence::{Document, Ledger, SUMS_FILE, Strictness, canonical, verify};
 use tempfile::TempDir;
 
@@ -306,6 +307,36 @@ fn a_decision_says_what_the_campaign_ruled() {
         v["body"].as_object_mut().unwrap().remove("rests_on");
     });
     refused("decision", "falsifier: expected a sentence", |v| v["body"]["falsifier"] = json!(" "));
+}
+
+/// What a choice was made by does not confirm it.
+#[test]
+fn nothing_is_kept_for_a_screening_or_a_tuning() {
+    for (role, says) in [(Role::Screening, "one for screening"), (Role::Tuning, "one for tuning")] {
+        let about = |at: &str| About { role, ..specimen::about(at) };
+        let first = specimen::opening();
+        let mut body = first.body;
+        body.study.role = role;
+        let opening = Document::seal(about("2026-03-01T10:00:00Z"), first.provenance.clone(), body).unwrap();
+        let records = [("paged", 100), ("a-a", 101), ("fused", 75)].map(|(label, percent)| {
+            let mut draft = specimen::draft(label, [percent; 6]);
+            draft.about.role = role;
+            tare_evidence::Record::seal(draft).unwrap()
+        });
+        let body = specimen::body(&opening, &records);
+        let closing = Document::seal(about("2026-03-01T12:00:00Z"), first.provenance, body).unwrap();
+        let root = tempfile::tempdir().unwrap();
+        let ledger = Ledger::at(root.path());
+        ledger.append_document(&opening).unwrap();
+        records.iter().for_each(|r| drop(ledger.append(r).unwrap()));
+        ledger.append_document(&closing).unwrap();
+        let keep = specimen::decision_document(specimen::decision(&closing.id, &[&closing.id]));
+        let said = ledger.append_document(&keep).unwrap_err().to_string();
+        assert!(
+            said.contains("rests_on.campaign: expected a campaign that may confirm") && said.contains(says),
+            "{said}"
+        );
+    }
 }
 
 /// A campaign that was stopped once and taken up again pools the rounds of both attempts.
