@@ -6,7 +6,7 @@ use crate::compare;
 use crate::document::Document;
 use crate::opening::Opening;
 use crate::record::{Outcome, Record};
-use crate::ruling::same_dispatch;
+use crate::ruling::identical_to;
 use crate::shelf::Shelf;
 use crate::sides::{Side, arm_faults, class_faults};
 use crate::study::{Design, StudyPlan};
@@ -263,8 +263,7 @@ fn identity_fault<'a>(
     candidate: &Record,
     others: impl Iterator<Item = (&'a str, &'a Record)>,
 ) -> Option<Fault> {
-    let twin =
-        others.into_iter().find(|(_, other)| same_dispatch(other, candidate).unwrap_or(false)).map(|(label, _)| label);
+    let twin = identical_to(candidate, others);
     (twin != pair.identical_to.as_deref()).then(|| {
         let name = |t: Option<&str>| t.map_or("none".to_string(), |t| format!("`{t}`"));
         Fault::new("identical_to", format!("{}, by what both ran", name(twin)), name(pair.identical_to.as_deref()))

@@ -179,12 +179,14 @@ fn timed_rounds(record: &Record) -> Result<&[TimedRound], Fault> {
     }
 }
 
-/// Whether two arms ran the same kernels of the same binary with the same settings. Names of plans do not count.
-///
-/// # Errors
-/// When an arm has no JSON form.
-pub fn same_dispatch(a: &Record, b: &Record) -> Result<bool, Fault> {
-    Ok(dispatch(a)? == dispatch(b)?)
+/// The label of the first of `others` that ran what `candidate` ran: the same kernels of the same binary with the same
+/// settings. Names of plans do not count. The two are drawn once, and nothing is ruled on.
+pub fn identical_to<'a>(
+    candidate: &Record,
+    mut others: impl Iterator<Item = (&'a str, &'a Record)>,
+) -> Option<&'a str> {
+    let ran = dispatch(candidate).ok()?;
+    others.find(|(_, other)| dispatch(other).is_ok_and(|its| its == ran)).map(|(label, _)| label)
 }
 
 /// What a record says about its dispatch: the arm and the calls, without the names of the plan and the digests that

@@ -6,14 +6,16 @@ use tare_core::{Fault, Reading};
 use tare_evidence::campaign::{
     Attempt, Campaign, CampaignOutcome, Control, Ended, Pair, PairRole, RecordRef, RoundLog, faults_with,
 };
+use tare_evidence::derive::metric_ns;
 use tare_evidence::document::Document;
 use tare_evidence::ledger::file_sha256;
 use tare_evidence::opening::{OpenedArm, Opening};
 use tare_evidence::provenance::Provenance;
 use tare_evidence::record::About;
-use tare_evidence::ruling::{rule, same_dispatch};
+use tare_evidence::ruling::{identical_to, rule};
+use tare_evidence::samples::{Emitted, TimedRound};
 use tare_evidence::shelf::Shelf;
-use tare_evidence::study::{A_A, StudyPlan};
+use tare_evidence::study::{A_A, Metric, StudyPlan};
 use tare_evidence::{Ledger, Record, Utc};
 use tare_probe::Host;
 
@@ -231,7 +233,11 @@ fn control(journal: &Journal, attempt: u32) -> Control {
 fn end_to_end_ns(judged: &Judged) -> Reading<u64> {
     match &judged.timing {
         None => Reading::unavailable("the gate failed"),
-        Some(t) => Reading::Available(t.setup_ns + t.prefill_ns + t.token_ns.iter().sum::<u64>() + t.release_ns),
+        Some(timing) => {
+            let emitted = Emitted { round: 0, rows: vec![judged.tokens.clone()] };
+            let round = TimedRound { emitted, timing: timing.clone() };
+            metric_ns(&round, Metric::EndToEnd).map(|ns| ns.round() as u64).into()
+        }
     }
 }
 
@@ -261,28 +267,12 @@ fn pairs(plan: &StudyPlan, seating: &Seating, records: &[Option<Record>]) -> Res
         let (Some(baseline), Some(candidate)) = (side(seats.baseline), side(seats.candidate)) else { continue };
         let arm = seating.slots[seats.candidate].label.clone();
         let role = if arm == A_A { PairRole::AA } else { PairRole::Candidate };
-        let identical_to =
-            if role == PairRole::AA { None } else { identical(plan, &pairs, &both, (baseline, candidate))? };
+        let earlier = pairs.iter().zip(&both).filter(|(p, _)| p.role == PairRole::Candidate);
+        let others =
+            [(plan.baseline.as_str(), baseline)].into_iter().chain(earlier.map(|(p, (_, r))| (p.arm.as_str(), r)));
+        let identical_to = identical_to(candidate, others).filter(|_| role == PairRole::Candidate).map(String::from);
         pairs.push(Pair { arm, role, identical_to, baseline: named(baseline)?, candidate: named(candidate)? });
         both.push((baseline.clone(), candidate.clone()));
     }
     Ok((pairs, both))
-}
-
-/// The baseline or an earlier candidate that ran the very same.
-fn identical(
-    plan: &StudyPlan,
-    pairs: &[Pair],
-    records: &[(Record, Record)],
-    (baseline, candidate): (&Record, &Record),
-) -> Result<Option<String>, Fault> {
-    if same_dispatch(baseline, candidate)? {
-        return Ok(Some(plan.baseline.clone()));
-    }
-    for (pair, (_, earlier)) in pairs.iter().zip(records) {
-        if pair.role == PairRole::Candidate && same_dispatch(earlier, candidate)? {
-            return Ok(Some(pair.arm.clone()));
-        }
-    }
-    Ok(None)
 }
