@@ -33,6 +33,8 @@ pub struct Probe {
     pub group_ns: f64,
     /// Blocks; each runs every dose once.
     pub blocks: usize,
+    /// The first of [`DOSES`] that is given; those after it are given too. Long steps get the largest alone.
+    pub first_dose: usize,
     /// Of the order within blocks, and of the interval.
     pub seed: u64,
 }
@@ -127,7 +129,7 @@ impl Probe {
         let calls = calls_of(&specimen.plan, self.group)?;
         let each_ns: Vec<u64> =
             DOSES.iter().map(|p| (p / 100.0 * self.group_ns / calls.len().max(1) as f64) as u64).collect();
-        if calls.is_empty() || each_ns[0] == 0 {
+        if calls.is_empty() || each_ns[0] == 0 || self.first_dose >= DOSES.len() {
             let found = format!("{} calls, {:.0} ns together", calls.len(), self.group_ns);
             return Err(Fault::new(self.group.name(), "a group with time to add a share of", found).into());
         }
@@ -187,7 +189,8 @@ impl Probe {
             }
             let without = arms[DOSES.len()];
             let mut pairs = Vec::with_capacity(DOSES.len());
-            for dose in shuffled(DOSES.len(), self.seed, n) {
+            let given = DOSES.len() - self.first_dose;
+            for dose in shuffled(given, self.seed, n).into_iter().map(|i| i + self.first_dose) {
                 let with_first = mix(!self.seed, (n * DOSES.len() + dose) as u64) >> 63 == 1;
                 // The step's time, and how much of it a worker spun.
                 let mut time = |exe: Executable| -> Result<(u64, u64), LabError> {

@@ -86,7 +86,7 @@ fn look(rig: &Rig<'_>, request: &ClockedRequest, derived: &Derived, settings: &S
     let effort = Effort::FULL;
     let looking = Looking { rig, request, prefill_ns, decode_ns, host: &host, ceilings: &stored.ceilings, effort };
     let interrupt = Interrupt::listen()?;
-    let turns = effort.decode_turns + effort.prefill_turns + effort.probed * effort.decode_blocks;
+    let turns = effort.decode_turns + effort.prefill_turns + effort.probed * effort.blocks;
     let bar = ProgressBar::new(turns as u64)
         .with_style(ProgressStyle::with_template("{spinner} {msg:40} {bar:30} {elapsed} of about {duration}")?);
     bar.enable_steady_tick(Duration::from_millis(120));

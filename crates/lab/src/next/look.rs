@@ -2,6 +2,7 @@
 
 use tare_core::Fault;
 use tare_evidence::canonical;
+use tare_evidence::stats::least_rounds;
 use tare_probe::{Ceilings, Host};
 
 use super::rank::{Kept, Ranking, RequestTime};
@@ -9,7 +10,7 @@ use crate::LabError;
 use crate::groups::Group;
 use crate::replay::{Doing, Replay, Replaying, Warmth};
 use crate::rig::Rig;
-use crate::sensitivity::{Probe, Sensitivity};
+use crate::sensitivity::{ALPHA, DOSES, Probe, Sensitivity};
 use crate::specimen::{Phase, Specimen};
 use crate::work::ClockedRequest;
 
@@ -20,27 +21,36 @@ pub struct Effort {
     pub decode_turns: usize,
     /// Turns of a prefill replay.
     pub prefill_turns: usize,
-    /// Blocks of a probe into a decode step.
-    pub decode_blocks: usize,
-    /// Blocks of a probe into a prefill step.
-    pub prefill_blocks: usize,
-    /// So many groups from the top are probed.
+    /// Blocks of a probe at the most.
+    pub blocks: usize,
+    /// So many groups from the top are probed, as far as there is time.
     pub probed: usize,
 }
 
 impl Effort {
-    /// About two minutes for a 0.6B model on two cores; the fewest blocks with which there is an interval, where a step
-    /// is long.
-    pub const FULL: Self = Self { decode_turns: 30, prefill_turns: 5, decode_blocks: 30, prefill_blocks: 6, probed: 3 };
+    /// About two minutes for a 0.6B model on two cores.
+    pub const FULL: Self = Self { decode_turns: 30, prefill_turns: 3, blocks: 30, probed: 3 };
 
     fn turns(&self, phase: Phase) -> usize {
         if phase == Phase::Decode { self.decode_turns } else { self.prefill_turns }
     }
 
-    fn blocks(&self, phase: Phase) -> usize {
-        if phase == Phase::Decode { self.decode_blocks } else { self.prefill_blocks }
+    /// The probe of a group whose step takes `step_ns`, and how long it takes: all doses where the fewest blocks of them
+    /// fit into [`PROBE_NS`], the largest alone where not.
+    fn probe(&self, group: Group, group_ns: f64, step_ns: f64) -> (Probe, f64) {
+        let block_ns = |doses: usize| 2.0 * doses as f64 * step_ns;
+        let least = least_rounds(ALPHA);
+        let doses = if least as f64 * block_ns(DOSES.len()) <= PROBE_NS { DOSES.len() } else { 1 };
+        let blocks = ((PROBE_NS / block_ns(doses)) as usize).min(self.blocks).max(least);
+        let probe = Probe { group, group_ns, blocks, first_dose: DOSES.len() - doses, seed: 0 };
+        (probe, blocks as f64 * block_ns(doses))
     }
 }
+
+/// The longest that one probe may take, as far as the fewest blocks with which there is an interval allow.
+const PROBE_NS: f64 = 20e9;
+/// No further probe is begun when the probes have taken this long.
+const PROBING_NS: f64 = 45e9;
 
 /// Output tokens with which a request has room for the tokens that a specimen may still draw.
 const ROOM: usize = 5;
@@ -114,11 +124,15 @@ impl Looking<'_> {
         let request = self.request_time();
         let mut probes = Vec::new();
         let mut ranking = Ranking::new(request, &replays, &probes);
-        while let Some(top) = ranking.unprobed(self.effort.probed) {
+        let mut spent_ns = 0.0;
+        while spent_ns < PROBING_NS
+            && let Some(top) = ranking.unprobed(self.effort.probed)
+        {
             let (phase, group) = (top.phase, top.group);
-            let probe = Probe { group, group_ns: top.measured_ns, blocks: self.effort.blocks(phase), seed: 0 };
-            let specimen = &specimens[usize::from(phase == Phase::Decode)].1;
-            let document = probe.run(specimen, phase, &mut |n| go_on(At::Probe(phase, group, n)))?;
+            let at = usize::from(phase == Phase::Decode);
+            let (probe, ns) = self.effort.probe(group, top.measured_ns, replays[at].document.step_ns);
+            spent_ns += ns;
+            let document = probe.run(&specimens[at].1, phase, &mut |n| go_on(At::Probe(phase, group, n)))?;
             probes.push(Kept { id: id_of(&document)?, document });
             ranking = Ranking::new(request, &replays, &probes);
         }
@@ -147,4 +161,23 @@ impl Looking<'_> {
 
 fn id_of(document: &impl serde::Serialize) -> Result<String, Fault> {
     Ok(canonical::digest_of(document)?[..16].to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_steps_get_one_dose_and_the_fewest_blocks() {
+        let of = |step_ns| Effort::FULL.probe(Group::Down, 1e6, step_ns);
+        let (short, ns) = of(3e7);
+        assert_eq!((short.first_dose, short.blocks), (0, 30), "30 ms: all doses, as many blocks as there may be");
+        assert!(ns < PROBE_NS);
+        let (middle, ns) = of(2e8);
+        assert_eq!((middle.first_dose, middle.blocks), (0, 16));
+        assert!(ns <= PROBE_NS);
+        let (long, ns) = of(4e9);
+        assert_eq!((long.first_dose, long.blocks), (2, 6), "4 s: the largest dose, 12 steps");
+        assert_eq!(ns, 48e9);
+    }
 }

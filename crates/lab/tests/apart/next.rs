@@ -12,7 +12,7 @@ use tare_probe::Host;
 
 use crate::scene::{Scene, made_up};
 
-const LITTLE: Effort = Effort { decode_turns: 3, prefill_turns: 2, decode_blocks: 6, prefill_blocks: 6, probed: 1 };
+const LITTLE: Effort = Effort { decode_turns: 3, prefill_turns: 2, blocks: 6, probed: 1 };
 
 fn look(scene: &Scene, rig: &Rig<'_>, go_on: &mut dyn FnMut(At) -> bool) -> Result<Looked, LabError> {
     let (host, ceilings) = (Host::read(), made_up());

@@ -186,7 +186,7 @@ fn a_replay_that_is_told_to_stop_keeps_nothing() {
 fn a_probe_runs_every_dose_in_every_block_and_keeps_the_answer() {
     let scene = Scene::tiny();
     let specimen = Specimen::take(&scene.rig("paged"), &scene.request, Phase::Decode).unwrap();
-    let probe = Probe { group: Group::Down, group_ns: 4e6, blocks: 6, seed: 3 };
+    let probe = Probe { group: Group::Down, group_ns: 4e6, blocks: 6, first_dose: 0, seed: 3 };
     let s = probe.run(&specimen, Phase::Decode, &mut |_| true).unwrap();
     assert!(s.planned_ns.windows(2).all(|w| w[0] < w[1]) && s.planned_ns[2] <= 800_000, "{:?}", s.planned_ns);
     for block in &s.blocks {
@@ -200,6 +200,8 @@ fn a_probe_runs_every_dose_in_every_block_and_keeps_the_answer() {
     assert!(first(true) > 0 && first(false) > 0, "either comes first");
     let ends = s.slope_interval.available().unwrap();
     assert!(ends.low <= s.slope && s.slope <= ends.high);
+    let largest = Probe { first_dose: 2, ..probe }.run(&specimen, Phase::Decode, &mut |_| true).unwrap();
+    assert!(largest.blocks.iter().all(|b| b.pairs.len() == 1 && b.pairs[0].dose == 2));
     let few = Probe { blocks: 5, ..probe }.run(&specimen, Phase::Decode, &mut |_| true).unwrap();
     assert!(few.slope_interval.available().is_none(), "five blocks cannot reject at 5 %");
 }
@@ -209,10 +211,10 @@ fn a_probe_of_nothing_is_refused() {
     let scene = Scene::tiny();
     let specimen = Specimen::take(&scene.rig("paged"), &scene.request, Phase::Decode).unwrap();
     for (group_ns, blocks) in [(0.0, 6), (4e6, 0)] {
-        let probe = Probe { group: Group::Down, group_ns, blocks, seed: 3 };
+        let probe = Probe { group: Group::Down, group_ns, blocks, first_dose: 0, seed: 3 };
         assert!(probe.run(&specimen, Phase::Decode, &mut |_| true).is_err());
     }
-    let probe = Probe { group: Group::Down, group_ns: 4e6, blocks: 9, seed: 3 };
+    let probe = Probe { group: Group::Down, group_ns: 4e6, blocks: 9, first_dose: 0, seed: 3 };
     let stopped = probe.run(&specimen, Phase::Decode, &mut |n| n < 2);
     assert!(matches!(stopped, Err(LabError::Interrupted)));
 }
