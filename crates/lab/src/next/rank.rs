@@ -150,6 +150,11 @@ impl Ranking {
                 self.withheld.push(format!("{phase} {}: {why}", g.group));
                 continue;
             };
+            // What is lost in the noise of an empty region has no percentage of a floor.
+            if g.ns <= 0.0 {
+                self.withheld.push(format!("{phase} {}: it takes no longer than an empty region", g.group));
+                continue;
+            }
             let probe = probes.iter().find(|p| (p.document.phase, p.document.group) == (phase, g.group));
             let slope = probe.map(|p| p.document.slope);
             let slope_interval = probe.and_then(|p| p.document.slope_interval.available().copied());
@@ -162,7 +167,7 @@ impl Ranking {
                 measured_ns: g.ns,
                 floor_ns: *floor_ns,
                 bound,
-                percent_of_floor: 100.0 * floor_ns / g.ns.max(1.0),
+                percent_of_floor: 100.0 * floor_ns / g.ns,
                 steps,
                 slope,
                 slope_interval,

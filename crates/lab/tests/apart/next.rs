@@ -49,6 +49,9 @@ fn the_group_that_could_give_most_comes_first() {
     assert_eq!((top.group, top.phase), (Group::Rope, Phase::Decode), "three steps of decode, one of prefill");
     assert!(advise_group(top).starts_with("attack rope in decode: it takes 6.000 ms of a step"));
     assert_ne!(with_rope_ns(1e6).groups[0].group, Group::Rope);
+    let lost = with_rope_ns(0.0);
+    assert!(lost.groups.iter().all(|g| g.group != Group::Rope), "no time was seen: that is no zero");
+    assert_eq!(lost.withheld.iter().filter(|w| w.contains("rope: it takes no longer than an empty region")).count(), 2);
     assert!(ranking.withheld.iter().all(|w| w.contains("no bytes and no operations")), "{:?}", ranking.withheld);
     let all: usize = looked.replays.iter().map(|r| r.document.groups.len()).sum();
     assert_eq!(ranking.groups.len() + ranking.withheld.len(), all);
