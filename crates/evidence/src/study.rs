@@ -202,6 +202,9 @@ pub enum Metric {
     Prefill,
     /// Mean time of a token after the first.
     Decode,
+    /// Median time of a token after the first: a disturbance that hits some tokens leaves it alone, and so does a loss
+    /// that does.
+    InterToken,
     /// Time of the whole request.
     EndToEnd,
     /// Time to the first token.
@@ -214,6 +217,7 @@ impl Metric {
         match self {
             Self::Prefill => "prefill",
             Self::Decode => "decode",
+            Self::InterToken => "inter_token",
             Self::EndToEnd => "end_to_end",
             Self::Ttft => "ttft",
         }

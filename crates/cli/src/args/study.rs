@@ -79,7 +79,7 @@ pub(crate) struct CompareArgs {
     /// Folder, .gguf file, pulled name or synthetic:NAME
     #[arg(short, long, value_name = "MODEL", default_value = MEASURED_MODEL)]
     pub(crate) model: String,
-    /// What is compared; prefill and decode in a duet, end-to-end in ABBA
+    /// What is compared; end-to-end in ABBA, the others in a duet
     #[arg(long, value_enum, default_value_t = CompareMetric::Decode)]
     pub(crate) metric: CompareMetric,
     /// Prompt tokens
@@ -115,6 +115,8 @@ pub(crate) enum CompareMetric {
     Prefill,
     /// The tokens after it.
     Decode,
+    /// The token in the middle of them.
+    InterToken,
     /// The whole request.
     EndToEnd,
 }

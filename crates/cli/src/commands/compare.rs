@@ -61,6 +61,7 @@ fn comparison(args: &CompareArgs, differences: &[String], settings: &Settings) -
     let (metric, design) = match args.metric {
         CompareMetric::Prefill => (Metric::Prefill, Design::Duet),
         CompareMetric::Decode => (Metric::Decode, Design::Duet),
+        CompareMetric::InterToken => (Metric::InterToken, Design::Duet),
         CompareMetric::EndToEnd => (Metric::EndToEnd, Design::Abba),
     };
     let toolchain = match differences {

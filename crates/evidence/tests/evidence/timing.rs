@@ -34,6 +34,7 @@ fn an_untimed_token_counts_in_no_figure() {
     let Outcome::Timed(timed) = &record.outcome else { panic!("it has times") };
     let round = &timed.measured.samples.rounds[0];
     assert_eq!(metric_ns(round, Metric::Decode).unwrap(), 29e6 / 3.0);
+    assert_eq!(metric_ns(round, Metric::InterToken).unwrap(), 10e6, "of 10, 9 and 10 ms");
     assert_eq!(metric_ns(round, Metric::Ttft).unwrap(), 101e6);
     assert_eq!(Record::parse(&serde_json::to_string(&record).unwrap()).unwrap(), record);
 }

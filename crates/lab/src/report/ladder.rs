@@ -58,6 +58,7 @@ fn metric(metric: Metric) -> &'static str {
     match metric {
         Metric::Prefill => "prefill time",
         Metric::Decode => "decode time",
+        Metric::InterToken => "time between tokens",
         Metric::EndToEnd => "end-to-end time",
         Metric::Ttft => "time to the first token",
     }

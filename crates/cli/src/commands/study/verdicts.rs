@@ -81,10 +81,11 @@ fn figure(record: &Record, metric: Metric) -> (String, String) {
         (format!("{:.2}", p.rate_tokens_per_s.median), floor)
     };
     let whole = |ns: f64| (format!("{:.1}", ns / 1e6), "no floor".to_string());
-    let Derived { prefill, decode, ttft_ns, end_to_end_ns, .. } = d;
+    let Derived { prefill, decode, ttft_ns, end_to_end_ns, inter_token_ns, .. } = d;
     match metric {
         Metric::Prefill => of(prefill),
         Metric::Decode => decode.available().map_or_else(none, of),
+        Metric::InterToken => inter_token_ns.available().map_or_else(none, |p| whole(p.p50)),
         Metric::EndToEnd => whole(end_to_end_ns.median),
         Metric::Ttft => whole(ttft_ns.median),
     }
