@@ -82,9 +82,11 @@ fn look(rig: &Rig<'_>, request: &ClockedRequest, derived: &Derived, settings: &S
     let host = Host::read();
     let stored = ceilings(settings, &host);
     let decode_ns = derived.decode.available().map_or(0.0, |p| p.ns.median);
+    let decode_step_ns = derived.inter_token_ns.available().map_or(0.0, |p| p.p50);
     let prefill_ns = derived.prefill.ns.median;
     let effort = Effort::FULL;
-    let looking = Looking { rig, request, prefill_ns, decode_ns, host: &host, ceilings: &stored.ceilings, effort };
+    let (host, ceilings) = (&host, &stored.ceilings);
+    let looking = Looking { rig, request, prefill_ns, decode_ns, decode_step_ns, host, ceilings, effort };
     let interrupt = Interrupt::listen()?;
     let turns = effort.decode_turns + effort.prefill_turns + effort.probed * effort.blocks;
     let bar = ProgressBar::new(turns as u64)

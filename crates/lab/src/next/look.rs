@@ -66,6 +66,8 @@ pub struct Looking<'a> {
     pub prefill_ns: f64,
     /// Median time of its decode steps together.
     pub decode_ns: f64,
+    /// Median time of one of them.
+    pub decode_step_ns: f64,
     /// For caches and memory.
     pub host: &'a Host,
     /// For the floors.
@@ -152,6 +154,7 @@ impl Looking<'_> {
         RequestTime {
             prefill_ns: self.prefill_ns,
             decode_ns: self.decode_ns,
+            decode_step_ns: self.decode_step_ns,
             prompt_tokens: self.request.prompt.len(),
             chunk_rows: self.request.prompt.len().min(self.rig.max_rows),
             decode_steps: self.request.output_tokens - 1,

@@ -19,6 +19,8 @@ pub struct RequestTime {
     pub prefill_ns: f64,
     /// Median of all decode steps together.
     pub decode_ns: f64,
+    /// Median of a decode step. A few steps that the host disturbed are in `decode_ns` and not in this.
+    pub decode_step_ns: f64,
     /// Rows of the prefill: tokens of the prompt.
     pub prompt_tokens: usize,
     /// Rows of its longest chunk.
@@ -50,11 +52,12 @@ impl RequestTime {
                 replay.rows, self.chunk_rows
             ));
         }
-        let (phase_ns, steps) = match replay.phase {
-            Phase::Prefill => (self.prefill_ns, self.steps(replay)),
-            Phase::Decode => (self.decode_ns, self.steps(replay)),
+        // Medians on both sides.
+        let clocked_ns = match replay.phase {
+            Phase::Prefill => self.prefill_ns / self.steps(replay),
+            Phase::Decode => self.decode_step_ns,
         };
-        let off_percent = 100.0 * (replay.step_ns * steps / phase_ns.max(1.0) - 1.0);
+        let off_percent = 100.0 * (replay.step_ns / clocked_ns.max(1.0) - 1.0);
         if off_percent.abs() > REMAINDER_LIMIT_PERCENT {
             return Err(format!(
                 "the step that was replayed is {off_percent:+.1} % off the clocked one, more than \
