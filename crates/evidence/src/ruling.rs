@@ -159,24 +159,42 @@ fn spread(values: &[f64]) -> Reading<f64> {
 
 /// `ln(baseline / candidate)` of each sample: of a round, or of the mean over a block of rounds.
 fn log_ratios(study: &StudyPlan, baseline: &Record, candidate: &Record, metric: Metric) -> Result<Vec<f64>, Fault> {
-    let side = |record: &Record| -> Result<Vec<f64>, Fault> {
-        let rounds = timed_rounds(record)?;
-        if rounds.len() != study.rounds as usize {
-            let expected = format!("{} rounds, as `study.rounds` planned", study.rounds);
-            return Err(Fault::new(&record.id, expected, rounds.len().to_string()));
-        }
-        rounds.iter().map(|r| metric_ns(r, metric).map_err(|f| f.within(&record.id))).collect()
+    let (of_baseline, of_candidate) = (timed_rounds(study, baseline)?, timed_rounds(study, candidate)?);
+    let per_round = if study.design == Design::Duet && metric == Metric::InterToken {
+        let pairs = of_baseline.iter().zip(of_candidate);
+        pairs.map(|(b, c)| step_log_ratio(b, c).map_err(|f| f.within(&candidate.id))).collect::<Result<_, _>>()?
+    } else {
+        let side = |record: &Record, rounds: &[TimedRound]| -> Result<Vec<f64>, Fault> {
+            rounds.iter().map(|r| metric_ns(r, metric).map_err(|f| f.within(&record.id))).collect()
+        };
+        stats::paired_log_ratios(&side(baseline, of_baseline)?, &side(candidate, of_candidate)?)?
     };
-    let per_round = stats::paired_log_ratios(&side(baseline)?, &side(candidate)?)?;
     Ok(per_round.chunks(study.design.block_rounds()).map(mean).collect())
 }
 
-fn timed_rounds(record: &Record) -> Result<&[TimedRound], Fault> {
-    match &record.outcome {
-        Outcome::Timed(t) => Ok(&t.measured.samples.rounds),
-        Outcome::Void(_) => Err(Fault::new(&record.id, "a record whose gate passed", "one whose gate failed")
-            .remedy("close the campaign unruled: there is no verdict over a failed gate")),
+/// The median of `ln(baseline / candidate)` over the steps of a round of a duet, each with the step of the same number of
+/// the other arm: what disturbs the host for longer than a turn is in both and falls out.
+fn step_log_ratio(baseline: &TimedRound, candidate: &TimedRound) -> Result<f64, Fault> {
+    let steps = |r: &TimedRound| r.timed_steps().map(|(_, ns)| ns as f64).collect::<Vec<_>>();
+    let ratios = stats::paired_log_ratios(&steps(baseline), &steps(candidate))?;
+    stats::median(&ratios).ok_or_else(|| {
+        let at = format!("samples: round {}: {}", candidate.emitted.round, Metric::InterToken.name());
+        Fault::new(at, "a step that counts", "none").remedy("ask for more output tokens")
+    })
+}
+
+/// The rounds of a record whose gate passed, as many as were planned.
+fn timed_rounds<'r>(study: &StudyPlan, record: &'r Record) -> Result<&'r [TimedRound], Fault> {
+    let Outcome::Timed(timed) = &record.outcome else {
+        return Err(Fault::new(&record.id, "a record whose gate passed", "one whose gate failed")
+            .remedy("close the campaign unruled: there is no verdict over a failed gate"));
+    };
+    let rounds = &timed.measured.samples.rounds[..];
+    if rounds.len() != study.rounds as usize {
+        let expected = format!("{} rounds, as `study.rounds` planned", study.rounds);
+        return Err(Fault::new(&record.id, expected, rounds.len().to_string()));
     }
+    Ok(rounds)
 }
 
 /// The label of the first of `others` that ran what `candidate` ran: the same kernels of the same binary with the same

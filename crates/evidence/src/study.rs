@@ -153,7 +153,8 @@ impl UnderStudy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Design {
-    /// Two processes live side by side, and a baton goes to and fro; the baseline begins even rounds.
+    /// Two processes live side by side, and a baton goes to and fro; the baseline begins even rounds. Two rounds are one
+    /// sample: which of two equal processes was started first shows in their ratio.
     Duet,
     /// One after the other, forward in even rounds and backward in odd ones.
     Balanced,
@@ -176,7 +177,10 @@ impl Design {
 
     /// Rounds that make one sample.
     pub fn block_rounds(self) -> usize {
-        if self == Self::Abba { 2 } else { 1 }
+        match self {
+            Self::Duet | Self::Abba => 2,
+            Self::Balanced | Self::Permutations => 1,
+        }
     }
 
     /// Rounds in which every order of `arms` arms, the twin of the baseline included, comes once; none when nobody could
@@ -203,7 +207,8 @@ pub enum Metric {
     /// Mean time of a token after the first.
     Decode,
     /// Median time of a token after the first: a disturbance that hits some tokens leaves it alone, and so does a loss
-    /// that does.
+    /// that does. In a duet the ratio of a round is the median over the ratios of its steps: each step of one arm has the
+    /// other arm's a moment later.
     InterToken,
     /// Time of the whole request.
     EndToEnd,
@@ -370,7 +375,8 @@ mod tests {
 
     #[test]
     fn every_order_comes_equally_often() {
-        assert_eq!(Design::Duet.rounds_for(7, 3), Some(8));
+        assert_eq!(Design::Balanced.rounds_for(7, 3), Some(8));
+        assert_eq!(Design::Duet.rounds_for(7, 3), Some(14));
         assert_eq!(Design::Abba.rounds_for(7, 3), Some(14));
         assert_eq!(Design::Permutations.rounds_for(7, 3), Some(12));
         assert_eq!(Design::Permutations.rounds_for(1, 30), None);

@@ -66,8 +66,8 @@ pub(crate) struct CampaignArgs {
 /// `tare compare`
 #[derive(Debug, Args)]
 #[command(after_help = "EXAMPLES\n  \
-    tare compare old/tare target/release/tare                       did decode lose? a duet of the two builds\n  \
-    tare compare old/tare new/tare --metric prefill --rounds 8\n  \
+    tare compare old/tare target/release/tare                       did tokens get slower? a duet of the two builds\n  \
+    tare compare old/tare new/tare --metric prefill --rounds 24\n  \
     tare compare old/tare new/tare --effect 0.03 --power 0.9 --spread-from ID")]
 pub(crate) struct CompareArgs {
     /// The tare binary that is the baseline
@@ -80,7 +80,7 @@ pub(crate) struct CompareArgs {
     #[arg(short, long, value_name = "MODEL", default_value = MEASURED_MODEL)]
     pub(crate) model: String,
     /// What is compared; end-to-end in ABBA, the others in a duet
-    #[arg(long, value_enum, default_value_t = CompareMetric::Decode)]
+    #[arg(long, value_enum, default_value_t = CompareMetric::InterToken)]
     pub(crate) metric: CompareMetric,
     /// Prompt tokens
     #[arg(short, long, default_value_t = 128, value_name = "N")]
@@ -92,7 +92,7 @@ pub(crate) struct CompareArgs {
     #[arg(long, value_name = "PLAN")]
     pub(crate) plan: Option<String>,
     /// Planned rounds
-    #[arg(short, long, value_name = "N", default_value_t = 8, conflicts_with_all = ["effect", "power", "spread_from"],
+    #[arg(short, long, value_name = "N", default_value_t = 16, conflicts_with_all = ["effect", "power", "spread_from"],
           value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) rounds: u32,
     /// Plan the rounds to find this loss: 0.03 is 3 %

@@ -77,7 +77,7 @@ fn comparison(args: &CompareArgs, differences: &[String], settings: &Settings) -
     };
     Ok(Study {
         name: "compare".to_string(),
-        question: format!("Did {} lose between two builds?", metric.name()),
+        question: format!("Did {} lose between two builds?", metric.name().replace('_', " ")),
         hypothesis: "The newer build is no slower than the older one.".to_string(),
         falsifier: "An interval that lies below 0 by more than the tolerance.".to_string(),
         misleads: format!("One request at one length: another shape may lose all the same. {toolchain}"),
@@ -99,7 +99,7 @@ fn comparison(args: &CompareArgs, differences: &[String], settings: &Settings) -
         worthwhile: 0.01,
         tolerance: 0.01,
         rule: Rule::NoRegression,
-        turn_tokens: 4,
+        turn_tokens: 2,
         warmups: 1,
         warmup_tokens: 3,
         role: Role::HeldOut,
