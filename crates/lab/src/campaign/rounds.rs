@@ -145,9 +145,9 @@ impl Running<'_> {
         let mut arm = self.ready(0, CONTROL, bench, journal, told)?;
         let judged = settled(self.alone(&mut *arm, CONTROL, true, told).map_err(lost)?)?;
         drop(arm);
-        let passed = judged.timing.is_some();
+        let why = failed("the control", "", &judged);
         journal.add(Line::Control(Box::new(Control { attempt: self.number, when, quiet, judged })))?;
-        if passed { Ok(()) } else { Err(Broken::Void("the gate of the control failed".to_string())) }
+        why.map_or(Ok(()), |why| Err(Broken::Void(why)))
     }
 
     /// One round, into the journal.
@@ -302,13 +302,8 @@ impl Running<'_> {
         let first = journal.rounds().next();
         for (i, (slot, judged)) in self.campaign.seating.slots.iter().zip(&log.slots).enumerate() {
             let round = log.round;
-            if !judged.gate.misses.is_empty() {
-                let m = &judged.gate.misses[0];
-                let why = format!("{} at {}: expected {}, found {}", m.check, m.at, m.expected, m.found);
-                return Some(format!("the gate of {} failed in round {round}: {why}", slot.name));
-            }
-            if judged.timing.is_none() {
-                return Some(format!("{} gave no times in round {round}", slot.name));
+            if let Some(why) = failed(&slot.name, &format!(" in round {round}"), judged) {
+                return Some(why);
             }
             if first.is_some_and(|f| f.slots[i].tokens.ids != judged.tokens.ids) {
                 return Some(format!("{} drew other tokens in round {round} than in round 0", slot.name));
@@ -334,6 +329,17 @@ impl Running<'_> {
             }
         }
         None
+    }
+}
+
+/// Why nothing may be said of the times of an arm: its first miss, or that there are none.
+fn failed(name: &str, when: &str, judged: &Judged) -> Option<String> {
+    match judged.gate.misses.first() {
+        Some(m) => {
+            let why = format!("{} at {}: expected {}, found {}", m.check, m.at, m.expected, m.found);
+            Some(format!("the gate of {name} failed{when}: {why}"))
+        }
+        None => judged.timing.is_none().then(|| format!("{name} gave no times{when}")),
     }
 }
 

@@ -94,7 +94,7 @@ pub struct Ranked {
     pub percent_of_floor: f64,
     /// How often the step is in the request.
     pub steps: f64,
-    /// d(step)/d(group), where it was measured; the ranking takes 1 where not.
+    /// d(step)/d(group), where it was measured; the ranking takes 1 where not, and where its interval holds 1.
     pub slope: Option<f64>,
     /// 95 % interval of it.
     pub slope_interval: Option<Ends>,
@@ -163,6 +163,7 @@ impl Ranking {
             let slope_interval = probe.and_then(|p| p.document.slope_interval.available().copied());
             let steps = self.request.steps(&replay.document);
             let above_ns = (g.ns - floor_ns).max(0.0) * steps;
+            let worth = worth(slope, slope_interval);
             let percent = |slope: f64| 100.0 * above_ns * slope.max(0.0) / self.request.ns();
             self.groups.push(Ranked {
                 phase,
@@ -174,13 +175,22 @@ impl Ranking {
                 steps,
                 slope,
                 slope_interval,
-                removable_ns: above_ns * slope.unwrap_or(1.0).max(0.0),
-                gain_percent: percent(slope.unwrap_or(1.0)),
+                removable_ns: above_ns * worth,
+                gain_percent: percent(worth),
                 gain_interval: slope_interval.map(|i| Ends { low: percent(i.low), high: percent(i.high) }),
                 replay: replay.id.clone(),
                 sensitivity: probe.map(|p| p.id.clone()),
             });
         }
+    }
+}
+
+/// The slope that a group is ranked by: 1 until its interval says otherwise, so that the widest interval does not come
+/// first by luck.
+fn worth(slope: Option<f64>, interval: Option<Ends>) -> f64 {
+    match (slope, interval) {
+        (Some(slope), Some(i)) if i.low > 1.0 || i.high < 1.0 => slope.max(0.0),
+        _ => 1.0,
     }
 }
 

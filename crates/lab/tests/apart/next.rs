@@ -6,6 +6,7 @@ use tare_lab::next::advise_group;
 use tare_lab::next::look::{At, Effort, Looked, Looking};
 use tare_lab::next::rank::{Kept, Ranking, RequestTime};
 use tare_lab::replay::{Remainder, Replay};
+use tare_lab::sensitivity::{Ends, Sensitivity};
 use tare_lab::specimen::Phase;
 use tare_lab::{LabError, Rig};
 use tare_probe::Host;
@@ -114,4 +115,26 @@ fn a_step_that_is_not_the_clocked_one_is_withheld() {
     let disturbed = RequestTime { decode_ns: 12e8, ..request };
     let withheld = Ranking::new(disturbed, &adding_up(&looked), &[]).withheld;
     assert!(!withheld.iter().any(|w| w.contains("off the clocked one")), "{withheld:?}");
+}
+
+#[test]
+fn a_slope_counts_when_its_interval_leaves_out_one() {
+    let scene = Scene::tiny();
+    let looked = look(&scene, &scene.rig("paged"), &mut |_| true).unwrap();
+    let replays = adding_up(&looked);
+    let removable = |probes: &[Kept<Sensitivity>]| {
+        let ranking = Ranking::new(looked.ranking.request, &replays, probes);
+        ranking.groups.iter().find(|g| (g.group, g.phase) == (Group::Down, Phase::Decode)).unwrap().removable_ns
+    };
+    let probed = |slope, low, high| {
+        let mut probe = looked.probes[0].clone();
+        (probe.document.phase, probe.document.group) = (Phase::Decode, Group::Down);
+        (probe.document.slope, probe.document.slope_interval) = (slope, Reading::Available(Ends { low, high }));
+        removable(&[probe])
+    };
+    let whole = removable(&[]);
+    assert_eq!(probed(2.5, 0.4, 5.0), whole, "not told apart from 1");
+    assert_eq!(probed(0.5, 0.3, 0.7), 0.5 * whole);
+    assert_eq!(probed(1.5, 1.2, 1.8), 1.5 * whole);
+    assert_eq!(probed(-0.5, -0.9, -0.1), 0.0);
 }
