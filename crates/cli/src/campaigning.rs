@@ -153,6 +153,9 @@ pub(crate) fn conduct(ready: &Ready, args: &CampaignArgs, settings: &Settings) -
     };
     let (seating, planned_rounds) = (Seating::new(&opened.plan), opened.plan.rounds);
     let campaign = Campaign { study: &opened.study, seating: &seating, planned_rounds };
+    if let Some(least) = opened.plan.deciding_rounds().filter(|&least| least > planned_rounds as usize) {
+        eprintln!("tare: {planned_rounds} rounds can only be inconclusive: a verdict needs {least}");
+    }
     let progress = Progress::new(&campaign, journal.rounds().count())?;
     let ended = campaign.run(attempt, &mut bench, &mut journal, &mut |step| progress.tell(step))?;
     progress.bar.finish_and_clear();

@@ -175,6 +175,11 @@ fn log_ratios(study: &StudyPlan, baseline: &Record, candidate: &Record, metric: 
 /// The median of `ln(baseline / candidate)` over the steps of a round of a duet, each with the step of the same number of
 /// the other arm: what disturbs the host for longer than a turn is in both and falls out.
 fn step_log_ratio(baseline: &TimedRound, candidate: &TimedRound) -> Result<f64, Fault> {
+    let (left_out, its) = (&baseline.timing.untimed, &candidate.timing.untimed);
+    if left_out != its {
+        let at = format!("samples: round {}: untimed", candidate.emitted.round);
+        return Err(Fault::new(at, format!("{left_out:?}, as the baseline has it"), format!("{its:?}")));
+    }
     let steps = |r: &TimedRound| r.timed_steps().map(|(_, ns)| ns as f64).collect::<Vec<_>>();
     let ratios = stats::paired_log_ratios(&steps(baseline), &steps(candidate))?;
     stats::median(&ratios).ok_or_else(|| {

@@ -2,7 +2,7 @@
 
 use crate::identity::PrefillLogits;
 use crate::record::Role;
-use crate::stats::Terms;
+use crate::stats::{Terms, least_rounds};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -269,6 +269,12 @@ impl StudyPlan {
     pub fn terms(&self) -> Terms {
         let Self { rule, alpha, worthwhile, tolerance, .. } = *self;
         Terms { rule, alpha, worthwhile, tolerance, candidates: self.candidates().count() }
+    }
+
+    /// The least rounds that can end in a verdict at the level that all candidates share; none when nobody could run them.
+    pub fn deciding_rounds(&self) -> Option<usize> {
+        let samples = least_rounds(self.alpha / self.candidates().count().max(1) as f64);
+        self.design.rounds_for(samples, self.arms.len() + 1)
     }
 
     /// Every arm but the baseline.

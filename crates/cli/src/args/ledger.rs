@@ -75,16 +75,16 @@ pub(crate) enum LedgerCommand {
     Retract(Change),
     /// How often studies with the noise of a campaign would err if its arms were equal
     #[command(after_help = "EXAMPLES\n  tare ledger simulate CAMPAIGN_ID\n  \
-        tare ledger simulate CAMPAIGN_ID --studies 10000 --rounds 12 --ledger evidence --json")]
+        tare ledger simulate CAMPAIGN_ID --studies 10000 --samples 12 --ledger evidence --json")]
     Simulate {
         /// Id of a ruled campaign
         campaign: String,
         /// Studies to simulate
         #[arg(long, default_value_t = 10_000, value_name = "N")]
         studies: usize,
-        /// Samples of each [default: those of the campaign]
+        /// Samples of each [default: those of the campaign]; in a duet and in ABBA two rounds are one
         #[arg(long, value_name = "N")]
-        rounds: Option<usize>,
+        samples: Option<usize>,
         /// Seed of the draws
         #[arg(long, default_value_t = 0)]
         seed: u64,

@@ -64,6 +64,12 @@ fn comparison(args: &CompareArgs, differences: &[String], settings: &Settings) -
         CompareMetric::InterToken => (Metric::InterToken, Design::Duet),
         CompareMetric::EndToEnd => (Metric::EndToEnd, Design::Abba),
     };
+    let what = match args.metric {
+        CompareMetric::Prefill => "prefill",
+        CompareMetric::Decode => "decode",
+        CompareMetric::InterToken => "tokens",
+        CompareMetric::EndToEnd => "requests",
+    };
     let toolchain = match differences {
         [] => "Both were made by the same compiler, for the same target, in the same profile.".to_string(),
         more => format!("The builds differ in more than their source: {}.", more.join("; ")),
@@ -77,7 +83,7 @@ fn comparison(args: &CompareArgs, differences: &[String], settings: &Settings) -
     };
     Ok(Study {
         name: "compare".to_string(),
-        question: format!("Did {} lose between two builds?", metric.name().replace('_', " ")),
+        question: format!("Did {what} get slower between two builds?"),
         hypothesis: "The newer build is no slower than the older one.".to_string(),
         falsifier: "An interval that lies below 0 by more than the tolerance.".to_string(),
         misleads: format!("One request at one length: another shape may lose all the same. {toolchain}"),

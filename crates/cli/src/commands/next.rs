@@ -169,7 +169,11 @@ fn table(groups: &[Ranked]) -> Table {
             format!("{:.3}", g.measured_ns / 1e6),
             format!("{:.3}", g.floor_ns / 1e6),
             format!("{:.1}", g.percent_of_floor),
-            with(g.slope.map_or("not measured".into(), |s| format!("{s:.2}")), g.slope_interval),
+            match g.slope {
+                None => "not measured".to_string(),
+                Some(s) if s == g.worth => with(format!("{s:.2}"), g.slope_interval),
+                Some(s) => format!("1, not told from {}", with(format!("{s:.2}"), g.slope_interval)),
+            },
             with(format!("{:.2}", g.gain_percent), g.gain_interval),
         ]);
     }

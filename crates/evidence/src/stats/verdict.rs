@@ -151,7 +151,12 @@ pub(super) fn judge_with(c: &Comparison<'_>, interval: IntervalAt<'_>) -> Result
     let verdict = match (keep, reject) {
         (true, _) => Verdict::Keep,
         (false, true) => Verdict::Reject,
-        (false, false) => Verdict::Inconclusive { needs_rounds: needs_rounds(c, phase, target) },
+        (false, false) => {
+            let of_phase = needs_rounds(c, phase, target);
+            let of_whole = needs_rounds(c, end_to_end, (whole_mean + c.tolerance).abs());
+            let open = end_to_end.low <= -c.tolerance;
+            Verdict::Inconclusive { needs_rounds: if open { of_phase.max(of_whole) } else { of_phase } }
+        }
     };
     Ok(Ruling { verdict, phase, end_to_end })
 }
@@ -166,10 +171,10 @@ pub(super) fn strict_alpha(alpha: f64, candidates: usize) -> f64 {
 }
 
 /// Rounds after which the half width, shrinking with the root of their number, is no more than the effect to be seen.
-fn needs_rounds(c: &Comparison<'_>, phase: Interval, target: f64) -> usize {
+fn needs_rounds(c: &Comparison<'_>, seen: Interval, target: f64) -> usize {
     let target = target.max(f64::MIN_POSITIVE);
     let n = c.phase.len();
-    let half = (phase.high - phase.low) / 2.0;
+    let half = (seen.high - seen.low) / 2.0;
     let wanted = n as f64 * (half / target).powi(2);
     // A float beyond the range of usize saturates, which is the right answer to "never".
     (wanted.ceil() as usize).max(n + 1).max(least_rounds(strict_alpha(c.alpha, c.candidates)))

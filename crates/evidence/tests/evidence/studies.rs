@@ -93,15 +93,18 @@ fn a_rule_decides_what_it_is_asked() {
     assert_eq!(verdict(Rule::NoRegression, [110, 111, 109, 110, 112, 108]), Verdict::Reject);
 }
 
-/// The candidate takes 11 where the baseline takes 10, and the host is three times slower for two turns of one arm and one
+/// The candidate takes 11 where the baseline takes 10, and the host is three times slower for two steps of one arm and one
 /// of the other: medians of each arm would say 30 against 11.
 #[test]
 fn in_a_duet_steps_are_held_against_each_other() {
     let turns = |label: &str, token_ns: [u64; 4]| {
         let mut draft = specimen::draft(label, [100; 6]);
         draft.method.scheme = Design::Duet.name().into();
-        for round in &mut draft.measured.samples.rounds {
-            (round.timing.token_ns, round.timing.untimed) = (token_ns.map(|ms| ms * 1_000_000).to_vec(), vec![0]);
+        for (n, round) in draft.measured.samples.rounds.iter_mut().enumerate() {
+            // The one that is started first, the baseline in even rounds, is a tenth slower.
+            let percent = if (n % 2 == 0) == (label == "paged") { 110 } else { 100 };
+            let ns = token_ns.map(|ms| ms * 10_000 * percent);
+            (round.timing.token_ns, round.timing.untimed) = (ns.to_vec(), vec![0]);
         }
         Record::seal(draft).unwrap()
     };
@@ -109,12 +112,19 @@ fn in_a_duet_steps_are_held_against_each_other() {
     records[0] = (turns("paged", [40, 10, 30, 30]), turns(A_A, [40, 10, 30, 30]));
     records[1] = (turns("paged", [40, 10, 30, 30]), turns("fused", [40, 11, 11, 33]));
     let study = StudyPlan { metric: Metric::InterToken, turn_tokens: Some(4), ..specimen::study() };
-    let ratios = |design| rule(&StudyPlan { design, ..study.clone() }, &pairs, &records).unwrap().rulings.remove(0);
-    let duet = ratios(Design::Duet).log_ratios;
+    let ratios =
+        |design| rule(&StudyPlan { design, ..study.clone() }, &pairs, &records).unwrap().rulings.remove(0).log_ratios;
+    let duet = ratios(Design::Duet);
     assert_eq!(duet.len(), 3, "two rounds, one in each order, are one sample");
     assert!(duet.iter().all(|r| (r - (10f64 / 11.0).ln()).abs() < 1e-12), "{duet:?}");
-    let apart = ratios(Design::Balanced).log_ratios;
-    assert!(apart.iter().all(|r| (r - (30f64 / 11.0).ln()).abs() < 1e-12), "{apart:?}");
+    let apart = ratios(Design::Balanced);
+    assert!(apart.iter().step_by(2).all(|r| (r - (33f64 / 11.0).ln()).abs() < 1e-12), "{apart:?}");
+    let mut other = specimen::draft("fused", [100; 6]);
+    other.measured.samples.rounds.iter_mut().for_each(|r| r.timing.untimed = vec![1]);
+    other.method.scheme = Design::Duet.name().into();
+    records[1].1 = Record::seal(other).unwrap();
+    let said = rule(&StudyPlan { design: Design::Duet, ..study }, &pairs, &records).unwrap_err().to_string();
+    assert!(said.contains("untimed: expected [0], as the baseline has it, found [1]"), "{said}");
 }
 
 /// Two rounds are one sample of an ABBA study: six rounds give three, which the level cannot decide on.

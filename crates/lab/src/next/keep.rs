@@ -85,7 +85,11 @@ fn draft(record: &Record, looked: &Looked, top: &Ranked) -> Decision {
         Resource::Flops => "its floor is its multiply-adds".to_string(),
     };
     let ms = |ns: f64| format!("{:.3} ms", ns / 1e6);
-    let worth = top.slope.map_or_else(String::new, |s| format!("; time added to it came back {s:.2}-fold in the step"));
+    let worth = match top.slope {
+        None => String::new(),
+        Some(s) if s == top.worth => format!("; time added to it came back {s:.2}-fold in the step"),
+        Some(s) => format!("; time added to it came back {s:.2}-fold in the step, which is not told from 1"),
+    };
     let range = top.gain_interval.map(|i| format!(" ({:.1} to {:.1} %)", i.low, i.high)).unwrap_or_default();
     let mut support = vec![record.id.clone(), top.replay.clone()];
     support.extend(top.sensitivity.clone());

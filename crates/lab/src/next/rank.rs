@@ -98,6 +98,8 @@ pub struct Ranked {
     pub slope: Option<f64>,
     /// 95 % interval of it.
     pub slope_interval: Option<Ends>,
+    /// What the ranking takes for it.
+    pub worth: f64,
     /// Time of the request that would go.
     pub removable_ns: f64,
     /// The same in percent of the request.
@@ -175,6 +177,7 @@ impl Ranking {
                 steps,
                 slope,
                 slope_interval,
+                worth,
                 removable_ns: above_ns * worth,
                 gain_percent: percent(worth),
                 gain_interval: slope_interval.map(|i| Ends { low: percent(i.low), high: percent(i.high) }),
@@ -185,8 +188,8 @@ impl Ranking {
     }
 }
 
-/// The slope that a group is ranked by: 1 until its interval says otherwise, so that the widest interval does not come
-/// first by luck.
+/// The slope that a group is ranked by: 1 until it has an interval that leaves 1 out, so that the widest interval does not
+/// come first by luck.
 fn worth(slope: Option<f64>, interval: Option<Ends>) -> f64 {
     match (slope, interval) {
         (Some(slope), Some(i)) if i.low > 1.0 || i.high < 1.0 => slope.max(0.0),

@@ -8,7 +8,7 @@ use tare_evidence::identity::Peer;
 use tare_evidence::ledger::Entry;
 use tare_evidence::ruling::{ArmRuling, Ruled};
 use tare_evidence::stats::Verdict;
-use tare_evidence::study::{A_A, Metric};
+use tare_evidence::study::{A_A, Design, Metric};
 use tare_evidence::{Record, State};
 
 use super::gathered::{Stated, told};
@@ -107,11 +107,15 @@ fn rows(c: &Campaign, ruled: &Ruled, records: &BTreeMap<String, Entry>) -> Vec<R
         state.map(|_| Shown::Words(format!("not drawn: record {id} was retracted")))
     };
     let mut rows = Vec::new();
-    if let Some(first) = c.pairs.first() {
-        let shown = retracted(&first.baseline.id).unwrap_or(Shown::Denominator);
-        rows.push(row(&c.study.baseline, record(&first.baseline.id), shown, String::new()));
-    }
-    for pair in &c.pairs {
+    for (i, pair) in c.pairs.iter().enumerate() {
+        // In a duet every arm has met a baseline of its own.
+        let duet = c.study.design == Design::Duet;
+        if i == 0 || duet {
+            let label =
+                if duet { format!("{} beside {}", c.study.baseline, pair.arm) } else { c.study.baseline.clone() };
+            let shown = retracted(&pair.baseline.id).unwrap_or(Shown::Denominator);
+            rows.push(row(&label, record(&pair.baseline.id), shown, String::new()));
+        }
         let (shown, verdict) = match retracted(&pair.candidate.id).or_else(|| retracted(&pair.baseline.id)) {
             Some(words) => (words, String::new()),
             None => shown(pair, ruled),
@@ -276,6 +280,10 @@ mod tests {
             assert!(html.contains(id.as_str()), "{id}");
         }
         assert!(html.contains("a token") && html.contains("passed"), "streamed bytes and gates stand beside the arms");
+        assert!(
+            html.contains("base beside a-a") && html.contains("base beside other"),
+            "each met a baseline of its own"
+        );
     }
 
     #[test]

@@ -71,7 +71,7 @@ impl Study {
             return Err(Fault::new("turn_tokens", expected, self.turn_tokens.to_string()));
         }
         if self.design == Design::Duet && self.metric == Metric::EndToEnd {
-            return Err(Fault::new("metric", "prefill or decode in a duet", "end_to_end")
+            return Err(Fault::new("metric", "prefill, decode or inter_token in a duet", "end_to_end")
                 .remedy("a duet leaves tokens untimed, so that its requests have no whole: take `balanced`"));
         }
         if self.design == Design::Duet && w.output_tokens < 3 {
@@ -274,6 +274,8 @@ mod tests {
         for name in Study::names() {
             let s = Study::find(name).unwrap();
             assert_eq!(s.name, name);
+            let plan = s.plan().unwrap();
+            assert!(plan.rounds as usize >= plan.deciding_rounds().unwrap(), "{name}: its rounds can tell nothing");
         }
         assert!(Study::find("nothing").unwrap_err().to_string().contains("aa-duet"));
     }

@@ -111,7 +111,8 @@ fn what_was_measured_is_no_longer_the_same_and_no_attempt_goes_on() {
         (Trouble::Replanned(6), "a-a is another arm than it was: its plan", 1),
         (Trouble::OtherWork(4), "new: not the same work: depth", 0),
         (Trouble::Rebuilt, "base was changed", 1),
-        (Trouble::Wrong(1), "the gate of the control failed", 0),
+        (Trouble::Wrong(1), "the gate of the control failed: ", 0),
+        (Trouble::Mute(1), "the control gave no times", 0),
     ] {
         let scene = Scene::new("balanced", 4);
         let mut journal = scene.journal();

@@ -31,8 +31,8 @@ pub(crate) fn run(command: &LedgerCommand, settings: &Settings) -> Result<()> {
         LedgerCommand::Reopen(c) => change::reopen(&ledger(&c.place, settings), c),
         LedgerCommand::Stale(c) => change::stale(&ledger(&c.place, settings), c),
         LedgerCommand::Retract(c) => change::retract(&ledger(&c.place, settings), c),
-        LedgerCommand::Simulate { campaign, studies, rounds, seed, place, json } => {
-            let asked = noise::Asked { studies: *studies, samples: *rounds, seed: *seed };
+        LedgerCommand::Simulate { campaign, studies, samples, seed, place, json } => {
+            let asked = noise::Asked { studies: *studies, samples: *samples, seed: *seed };
             noise::simulate(&ledger(place, settings), campaign, asked, *json)
         }
         LedgerCommand::Plan(args) => noise::plan(&ledger(&args.place, settings), args),

@@ -70,7 +70,8 @@ pub(super) fn plan(ledger: &Ledger, args: &PlanArgs) -> Result<()> {
     let effect = args.effect.ln_1p();
     let bar = spinner("simulating studies");
     let (rounds, power) = match args.rounds {
-        Some(rounds) => (rounds, power_of(rounds / block, effect, spread, &terms)?),
+        Some(rounds) if rounds.is_multiple_of(block) => (rounds, power_of(rounds / block, effect, spread, &terms)?),
+        Some(rounds) => bail!("--rounds: expected a multiple of {block}, which make one sample, found {rounds}"),
         None => {
             let samples = samples_for_power(effect, args.power, spread, &terms)?;
             let rounds = study.design.rounds_for(samples, arms).context("there are too many orders of the arms")?;
