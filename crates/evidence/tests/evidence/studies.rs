@@ -9,7 +9,7 @@ use tare_evidence::canonical;
 use tare_evidence::gate::{GateReport, Miss};
 use tare_evidence::ruling::rule;
 use tare_evidence::stats::Verdict;
-use tare_evidence::study::{A_A, Design, RoundsBy, Rule, StudyPlan, UnderStudy};
+use tare_evidence::study::{A_A, Design, Metric, RoundsBy, Rule, StudyPlan, UnderStudy};
 
 /// The field at fault and the change that makes it so.
 type Edit = (&'static str, fn(&mut StudyPlan));
