@@ -1,7 +1,7 @@
 //! Every kernel of this backend, the preferred ones first.
 
 use tare_core::{AffineBits, Format};
-use tare_ops::{Fit, Isa, IsaSet, OpName, OpShape, Variant};
+use tare_ops::{Fit, Isa, IsaSet, OpName, OpShape, Order, Slack, Variant};
 
 use crate::kernels::attention::{self, AttentionFn};
 use crate::kernels::embedding::{self, EmbeddingFn};
@@ -79,7 +79,7 @@ impl Registry {
             None => format!("{op}.{isa}"),
         };
         let fits = if matches!(entry, Entry::KvAppend | Entry::SelectRows) { always } else { best_level };
-        self.variants.push(Variant { key, op, format, isa, fits });
+        self.variants.push(Variant { key, op, format, isa, order: Order::Reference, slack: Slack::F32, fits });
         self.entries.push(entry);
     }
 

@@ -1,8 +1,9 @@
 // Packed matrices. Every format lies in memory in the order in which half-warps read it.
 //
 // A row is padded with zeros to chunks of 128 columns. Lane l of a half-warp owns columns 16 j + l of a chunk, j from 0
-// to 7, and finds them side by side: quants [rows, chunks, 16 lanes, 8]. Scales (and biases) are [rows, chunks,
-// 128 / GROUP]. What a format is, the host says by macros:
+// to 7, and finds them side by side: elements [rows, chunks, 16 lanes, 8]. Quants of 8 bits lie four to a word, quants of 4
+// bits eight, those of even j in its low half and those of odd j in its high half, so that one mask takes two neighbours
+// out. Scales (and biases) are [rows, chunks, 128 / GROUP]. What a format is, the host says by macros:
 //   QUANT_BITS  32, 16, 8 or 4
 //   PLAIN       1: F32 (32 bits), 2: F16, 3: BF16; 0: quants with scales
 //   GROUP       columns that share a scale: 16, 32, 64 or 128
@@ -96,9 +97,9 @@ DEVICE void unpack(const Packed& p, float* w) {
     UNROLL
     for (int j = 0; j < 8; j++) {
 #if QUANT_BITS == 8
-        u32 q = (j < 4 ? p.a.x >> (8 * j) : p.a.y >> (8 * (j - 4))) & 255u;
+        u32 q = (j < 4 ? p.a.x : p.a.y) >> (j % 2 * 16 + j % 4 / 2 * 8) & 255u;
 #else
-        u32 q = p.a >> (4 * j) & 15u;
+        u32 q = p.a >> (j % 2 * 16 + j / 2 * 4) & 15u;
 #endif
         float v = __fmul_rn(number(q), p.scale[16 * j / GROUP]);
         w[j] = BIASED ? __fadd_rn(v, p.bias[16 * j / GROUP]) : v;

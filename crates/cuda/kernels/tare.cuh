@@ -36,8 +36,10 @@ struct Row {
     u32 token;
     u32 slot;
     u32 context;
-    u32 reserved;
+    u32 page_shift;   // page_tokens is 2 to this power; NO_SHIFT when it is no such number
 };
+
+#define NO_SHIFT 0xffffffffu
 
 // What changes from step to step. It lies at one address for as long as an executable lives.
 struct Step {
@@ -60,9 +62,26 @@ DEVICE float from_bf16(u32 bits) { return as_float(bits << 16); }
 
 // Nearest, ties to even; NaN stays NaN.
 DEVICE u16 to_bf16(float f) {
+#ifdef TARE_HOST
     u32 bits = as_bits(f);
     if ((bits & 0x7fffffffu) > 0x7f800000u) return (u16)(bits >> 16 | 0x40u);
     return (u16)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+#else
+    u16 bits;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(f));
+    return bits;
+#endif
+}
+
+// Two numbers as BF16, the first in the low half.
+DEVICE u32 to_bf16_pair(float low, float high) {
+#ifdef TARE_HOST
+    return to_bf16(low) | (u32)to_bf16(high) << 16;
+#else
+    u32 bits;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+    return bits;
+#endif
 }
 
 DEVICE float round_bf16(float f) { return from_bf16(to_bf16(f)); }
@@ -116,6 +135,7 @@ DEVICE u32 rows_of(const Step* step, u32 of_selected) { return of_selected ? ste
 
 // The page of token `j` and the token's place in it.
 DEVICE u64 page_of(const Step* step, const Row& row, u32 j, u32* place) {
-    *place = j % row.page_tokens;
-    return step->pages[row.first_page + j / row.page_tokens];
+    u32 page = row.page_shift == NO_SHIFT ? j / row.page_tokens : j >> row.page_shift;
+    *place = j - page * row.page_tokens;
+    return step->pages[row.first_page + page];
 }

@@ -26,7 +26,7 @@ pub(crate) struct Matrix {
     pub(crate) scale_kind: u32,
 }
 
-/// One matrix of a launch of `linear.cu`.
+/// One matrix of a launch of `linear.cu` or `gemv.cu`.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct Part {
@@ -38,11 +38,11 @@ pub(crate) struct Part {
     pub(crate) out: u64,
     /// Elements from one row of out to the next.
     pub(crate) out_stride: u32,
-    /// The first block, in x, that works on it.
+    /// The first block, in x, that works on it; of `gemv.cu` the first tile.
     pub(crate) first_block: u32,
 }
 
-/// `linear.cu`.
+/// `linear.cu` and `gemv.cu`.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct Linear {
@@ -66,6 +66,9 @@ pub(crate) struct Linear {
     pub(crate) of_selected: u32,
     /// Of the norm.
     pub(crate) eps: f32,
+    /// Of `gemv.cu`: tiles of all matrices.
+    pub(crate) tiles: u32,
+    pub(crate) reserved: u32,
 }
 
 /// `heads.cu`.
@@ -290,7 +293,33 @@ pub(crate) struct Attention {
     pub(crate) reserved: u32,
 }
 
-/// `sample.cu`.
+/// `attention_split.cu`.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub(crate) struct Split {
+    /// What happens before, or of it alone q, the pool and the layer.
+    pub(crate) heads: Heads,
+    /// [T, H * E]
+    pub(crate) out: u64,
+    /// [groups, 1 + GROUP_HEADS] u16
+    pub(crate) groups: u64,
+    /// [T, H, splits, 2 + E]
+    pub(crate) parts: u64,
+    /// [T, groups] u32
+    pub(crate) tickets: u64,
+    /// [T] [`Row`]
+    pub(crate) row: u64,
+    /// Elements from one row of out to the next.
+    pub(crate) out_stride: u32,
+    /// Multiplies the scores.
+    pub(crate) scale: f32,
+    /// Parts of a context, at most.
+    pub(crate) splits: u32,
+    /// Tokens of a part, at least.
+    pub(crate) least: u32,
+}
+
+/// `sample.cu` and `sample_split.cu`.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct Sample {
@@ -342,8 +371,8 @@ pub(crate) struct Row {
     pub(crate) slot: u32,
     /// Tokens that it may see.
     pub(crate) context: u32,
-    /// 0.
-    pub(crate) reserved: u32,
+    /// The power of two that `page_tokens` is, or `u32::MAX`.
+    pub(crate) page_shift: u32,
 }
 
 /// What changes from step to step.

@@ -123,7 +123,7 @@ impl<D: Device> CudaBackend<D> {
         let id = self.device.kernel(&Unit::of(OpName::KvAppend, None), kernel)?;
         let grid = (2 * pool.info.shape.layers as u32, 1);
         let args = bytemuck::bytes_of(&args).to_vec();
-        self.device.launch(&Launch { kernel: id, key: kernel.to_string(), grid, threads: 128, args })
+        self.device.launch(&Launch { kernel: id, key: kernel.to_string(), grid, threads: 128, early: false, args })
     }
 
     /// Checks the batch, makes room and writes the step's block to the device.

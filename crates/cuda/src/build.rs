@@ -8,9 +8,11 @@ use crate::device::{Address, Device, Launch, failed};
 use crate::fuse::{Group, groups};
 use crate::kv::shape_args;
 use crate::program::{Linker, MOST_PARTS, Places, rows, stride};
-use crate::registry::MOST_HEAD;
+use crate::registry::{MOST_HEAD, Method};
 use crate::units::{LINEAR_FEW, LINEAR_GATED, LINEAR_MANY, PARTS, Unit};
 use crate::weights::Held;
+
+mod free;
 
 /// Rows and outputs of a tile of `linear_many`.
 const TILE: usize = 32;
@@ -53,10 +55,13 @@ impl<D: Device> Build<'_, D> {
         for (table, at) in &self.places.heads_tables {
             self.device.upload(self.base.plus(*at), bytemuck::cast_slice(table))?;
         }
+        for groups in &self.places.split.groups {
+            self.device.upload(self.base.plus(groups.at), bytemuck::cast_slice(&groups.table))?;
+        }
         groups(self.plan, fused).iter().try_for_each(|group| match group {
             Group::One(at) => self.call(&self.plan.calls[*at]),
             Group::Linears { norm, first, count, gated } => self.linears(group, *norm, *first..*first + *count, *gated),
-            Group::Heads { first, normed } => self.heads(group, *first, *normed),
+            Group::Heads { first, normed, attended } => self.heads(group, *first, *normed, *attended),
         })
     }
 
@@ -65,7 +70,8 @@ impl<D: Device> Build<'_, D> {
             Op::Embedding { .. } => self.embedding(call),
             Op::RmsNorm { x, weight, eps, out } => {
                 let norm = Norm { x: *x, weight: *weight, heads: 1, eps: *eps, out: *out };
-                self.norm(call, &norm, ("rms_norm", (self.rows(*x), 1), 256))
+                let kernel = if Method::of(&call.kernel) == Method::Block { "rms_norm_block" } else { "rms_norm" };
+                self.norm(call, &norm, (kernel, (self.rows(*x), 1), 256))
             }
             Op::HeadNorm { x, weight, heads, eps } => {
                 let norm = Norm { x: *x, weight: *weight, heads: *heads, eps: *eps, out: *x };
@@ -140,6 +146,9 @@ impl<D: Device> Build<'_, D> {
 
     fn attention(&mut self, call: &OpCall) -> Result<(), OpError> {
         let Op::Attention { layer, q, kv_of_head, scale, out } = &call.op else { return Ok(()) };
+        if Method::of(&call.kernel) == Method::Split {
+            return self.split(call.kernel.clone(), call, None);
+        }
         if self.plan.kv.head_size > MOST_HEAD {
             let expected = format!("heads of at most {MOST_HEAD} elements");
             return Err(Fault::new(call.kernel.clone(), expected, self.plan.kv.head_size.to_string()).into());
@@ -205,12 +214,19 @@ impl<D: Device> Build<'_, D> {
             count: count as u32,
             reserved: 0,
         };
+        if Method::of(&call.kernel) == Method::Split {
+            self.push(call, ("sample_split_parts", (count, rows), 256), &args)?;
+            return self.push(call, ("sample_split_finish", (rows, 1), 256), &args);
+        }
         self.push(call, ("sample_parts", (count, rows), 256), &args)?;
         self.push(call, ("sample_finish", (rows, 1), 1024), &args)
     }
 
     /// One product by itself.
     fn linear(&mut self, call: &OpCall) -> Result<(), OpError> {
+        if Method::of(&call.kernel) == Method::Gemv {
+            return self.gemv(call.kernel.clone(), &[call], None, false);
+        }
         let args = self.linear_args(&[call], None)?;
         let Op::Linear { out, .. } = &call.op else { return Ok(()) };
         let (rows, outputs) = (self.rows(*out), args.part[0].m.rows as usize);
@@ -231,6 +247,9 @@ impl<D: Device> Build<'_, D> {
     ) -> Result<(), OpError> {
         let plan = self.plan;
         let calls: Vec<&OpCall> = plan.calls[products].iter().collect();
+        if Method::of(&calls[0].kernel) == Method::Gemv {
+            return self.gemv(self.key(group), &calls, norm.map(|at| &plan.calls[at]), gated.is_some());
+        }
         let args = self.linear_args(&calls, norm.map(|at| &plan.calls[at]))?;
         let Op::Linear { out, .. } = &calls[0].op else { return Ok(()) };
         let rows = self.rows(*out);
@@ -275,9 +294,10 @@ impl<D: Device> Build<'_, D> {
         Ok(args)
     }
 
-    /// Norms and rotations of queries and keys, and the append.
-    fn heads(&mut self, group: &Group, first: usize, normed: bool) -> Result<(), OpError> {
-        let calls = &self.plan.calls[first..];
+    /// Norms and rotations of queries and keys, and the append; with `attended` the attention after them.
+    fn heads(&mut self, group: &Group, first: usize, normed: bool, attended: bool) -> Result<(), OpError> {
+        let plan = self.plan;
+        let calls = &plan.calls[first..];
         let mut args: args::Heads = bytemuck::Zeroable::zeroed();
         if normed {
             for (call, (weight, its)) in
@@ -297,6 +317,9 @@ impl<D: Device> Build<'_, D> {
         (args.v, args.v_stride) = (self.at(*v), self.stride(*v));
         args.pool = shape_args(self.plan.kv);
         (args.heads, args.layer, args.interleaved) = (*heads, *layer, self.interleaved());
+        if attended {
+            return self.split(self.key(group), &turned[3], Some(args));
+        }
         let all = *heads as usize + 2 * self.plan.kv.kv_heads;
         let shape = ("heads", (all.div_ceil(HEADS_EACH), self.rows(*q)), 128);
         self.launch(&Unit::heads(), self.key(group), shape, &args)
@@ -314,13 +337,14 @@ impl<D: Device> Build<'_, D> {
         (kernel, grid, threads): Shape<'_>,
         args: &A,
     ) -> Result<(), OpError> {
+        let early = unit.starts_early();
         // A bucket in which nothing may be wanted has no rows to launch for.
         if grid.0 == 0 || grid.1 == 0 {
             return Ok(());
         }
         let kernel = self.device.kernel(unit, kernel)?;
         let grid = (grid.0 as u32, grid.1 as u32);
-        self.launches.push(Launch { kernel, key, grid, threads, args: bytemuck::bytes_of(args).to_vec() });
+        self.launches.push(Launch { kernel, key, grid, threads, early, args: bytemuck::bytes_of(args).to_vec() });
         Ok(())
     }
 
@@ -328,7 +352,7 @@ impl<D: Device> Build<'_, D> {
     fn unit(&self, call: &OpCall) -> Unit {
         let format = call.op.matrix().map(|w| self.held(w).format);
         let op: OpName = call.op.name();
-        Unit::of(op, format)
+        Unit::with(op, format, Method::of(&call.kernel))
     }
 
     /// The keys of a group's calls, for messages.

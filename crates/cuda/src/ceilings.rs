@@ -74,6 +74,7 @@ pub fn measure(config: &CudaConfig) -> Result<Ceilings, OpError> {
             key: kernel.to_string(),
             grid: (blocks as u32, 1),
             threads: THREADS as u32,
+            early: false,
             args: bytemuck::bytes_of(&args).to_vec(),
         };
         let runs = (0..RUNS.0 + RUNS.1).map(|_| Ok(Sample { amount, ns: driver.time(&launch)? }));

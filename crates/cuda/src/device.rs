@@ -38,6 +38,8 @@ pub struct Launch {
     pub grid: (u32, u32),
     /// Threads of a block.
     pub threads: u32,
+    /// Whether it may start before what was launched before it has ended: it waits itself before it reads what that writes.
+    pub early: bool,
     /// The bytes of the kernel's one argument.
     pub args: Vec<u8>,
 }
@@ -46,6 +48,9 @@ pub struct Launch {
 pub trait Device: Send {
     /// What it is, for people.
     fn describe(&self) -> String;
+
+    /// Multiprocessors: how many blocks run side by side, as far as launches are shaped by it.
+    fn multiprocessors(&self) -> u32;
 
     /// Takes memory, aligned to 256 bytes. `what` is for the message when there is none.
     ///

@@ -36,6 +36,8 @@ pub struct Driver {
     stream: Arc<CudaStream>,
     nvrtc: Nvrtc,
     info: CudaInfo,
+    /// Whether launches may overlap: programmatic dependent launch, from compute capability 9.0 on.
+    overlaps: bool,
     config: CudaConfig,
     modules: BTreeMap<String, sys::CUmodule>,
     kernels: Vec<sys::CUfunction>,
@@ -71,6 +73,7 @@ impl Driver {
         let Opened { context, nvrtc, info } = open(config.ordinal).map_err(|why| {
             Fault::new("cuda", "a device that can be used", why).remedy("`tare doctor` shows what this host has")
         })?;
+        let (major, _) = context.compute_capability().map_err(|e| failed("cuda: compute capability", say(&e)))?;
         let stream = context.new_stream().map_err(|e| failed("cuda: stream", say(&e)))?;
         // SAFETY: freed in drop, and never while the device reads it.
         let staging = unsafe { result::malloc_host(STAGING_BYTES, 0) };
@@ -80,6 +83,7 @@ impl Driver {
             stream,
             nvrtc,
             info,
+            overlaps: major >= 9,
             config,
             modules: BTreeMap::new(),
             kernels: Vec::new(),
@@ -166,10 +170,27 @@ impl Driver {
 
     fn start(&self, launch: &Launch, stream: sys::CUstream) -> Result<(), OpError> {
         let mut params = [launch.args.as_ptr().cast_mut().cast::<c_void>()];
-        let (grid, block) = ((launch.grid.0, launch.grid.1, 1), (launch.threads, 1, 1));
+        let early = sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 };
+        let id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+        let mut attribute = sys::CUlaunchAttribute { id, pad: [0; 4], value: early };
+        let config = sys::CUlaunchConfig {
+            gridDimX: launch.grid.0,
+            gridDimY: launch.grid.1,
+            gridDimZ: 1,
+            blockDimX: launch.threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: 0,
+            hStream: stream,
+            attrs: &raw mut attribute,
+            numAttrs: u32::from(launch.early && self.overlaps),
+        };
         let function = self.kernels[launch.kernel.0];
-        // SAFETY: the kernel takes one structure, whose bytes these are: programs are built from the types of `args`.
-        let started = unsafe { result::launch_kernel(function, grid, block, 0, stream, &mut params) };
+        // SAFETY: the kernel takes one structure, whose bytes these are: programs are built from the types of `args`. The
+        // attribute lives until the call has returned.
+        let started = unsafe {
+            sys::cuLaunchKernelEx(&raw const config, function, params.as_mut_ptr(), std::ptr::null_mut()).result()
+        };
         started.map_err(|e| failed(&launch.key, say(&e)))
     }
 
@@ -202,6 +223,10 @@ impl Device for Driver {
     fn describe(&self) -> String {
         let CudaInfo { name, arch, driver, nvrtc, .. } = &self.info;
         format!("{name} ({arch}, driver for CUDA {driver}, compiler {nvrtc})")
+    }
+
+    fn multiprocessors(&self) -> u32 {
+        self.info.multiprocessors
     }
 
     fn alloc(&mut self, what: &str, bytes: usize) -> Result<Address, OpError> {

@@ -1,11 +1,12 @@
 //! Calls of a plan that one launch can carry, because they follow each other and nobody else looks at what lies between.
 //!
-//! A fused launch gives the bits that its calls give one by one, so that a plan means the same either way.
+//! A fused launch gives the bits that its calls give one by one where they keep the reference's order of sums, so that a
+//! plan means the same either way. Calls that are bound to kernels with an order of their own travel with their like.
 
 use tare_ops::{BufId, ForwardPlan, Op, RowSpace, WeightId};
 
 use crate::layout::Layout;
-use crate::registry::MOST_HEAD;
+use crate::registry::{FREE_ROWS, MOST_HEAD, Method};
 use crate::units::{GATED, LINEAR_FEW, PARTS, STAGED_COLUMNS};
 
 /// Calls that one launch carries, by their indices in the plan.
@@ -30,6 +31,8 @@ pub(crate) enum Group {
         first: usize,
         /// Whether the first two calls are norms.
         normed: bool,
+        /// Whether the attention that follows goes along.
+        attended: bool,
     },
 }
 
@@ -41,7 +44,9 @@ impl Group {
             Group::Linears { norm, first, count, gated } => {
                 norm.unwrap_or(first)..gated.map_or(first + count, |g| g + 1)
             }
-            Group::Heads { first, normed } => first..first + if normed { 5 } else { 3 },
+            Group::Heads { first, normed, attended } => {
+                first..first + if normed { 5 } else { 3 } + usize::from(attended)
+            }
         }
     }
 }
@@ -70,6 +75,7 @@ struct Product {
     bf16: bool,
     out: BufId,
     accumulate: bool,
+    method: Method,
 }
 
 impl Finder<'_> {
@@ -84,6 +90,10 @@ impl Finder<'_> {
 
     fn op(&self, at: usize) -> Option<&Op> {
         self.plan.calls.get(at).map(|c| &c.op)
+    }
+
+    fn method(&self, at: usize) -> Method {
+        self.plan.calls.get(at).map_or(Method::Lanes, |c| Method::of(&c.kernel))
     }
 
     fn rows(&self, id: BufId) -> usize {
@@ -103,7 +113,10 @@ impl Finder<'_> {
         let most = LINEAR_FEW.iter().map(|(rows, _)| *rows).find(|rows| self.rows(*out) <= *rows)?;
         let cols = self.plan.buffer(*out).width.next_multiple_of(crate::layout::CHUNK);
         let group = self.linears(at + 1, Some((at, *out)))?;
-        let fits = cols * most <= STAGED_COLUMNS;
+        let fits = match (self.method(at), self.method(at + 1)) {
+            (Method::Lanes, Method::Lanes) => cols * most <= STAGED_COLUMNS,
+            (norm, product) => norm == Method::Block && product == Method::Gemv,
+        };
         // A block may still read the rows when another one has its outputs already.
         let apart = group.calls().skip(1).all(|i| self.op(i).is_some_and(|op| op.output() != x));
         (fits && apart && !self.read_from(group.calls().end, *out)).then_some(group)
@@ -137,16 +150,18 @@ impl Finder<'_> {
         let at = products.calls().end;
         let (Some(Op::SwiGlu { gate, up, out }), [first, second]) = (self.op(at), outs) else { return None };
         let theirs = gate == first && up == second && out == gate;
-        (theirs && self.rows(*gate) <= GATED && !self.read_from(at + 1, *up)).then_some(at)
+        let most = if self.method(at - 1) == Method::Gemv { FREE_ROWS } else { GATED };
+        (theirs && self.rows(*gate) <= most && !self.read_from(at + 1, *up)).then_some(at)
     }
 
     fn product(&self, at: usize) -> Option<Product> {
         let Some(Op::Linear { x, weight, accumulate, rounding, out, .. }) = self.op(at) else { return None };
         let bf16 = *rounding == tare_ops::Rounding::Bf16;
-        Some(Product { x: *x, layout: self.layout(*weight)?, bf16, out: *out, accumulate: *accumulate })
+        let (layout, method) = (self.layout(*weight)?, self.method(at));
+        Some(Product { x: *x, layout, bf16, out: *out, accumulate: *accumulate, method })
     }
 
-    /// `[norm q, norm k,] rope q, rope k, append k v`.
+    /// `[norm q, norm k,] rope q, rope k, append k v` and, where it may travel along, the attention of q.
     fn heads(&self, at: usize) -> Option<Group> {
         let normed = matches!(self.op(at), Some(Op::HeadNorm { .. }));
         let ropes = if normed { at + 2 } else { at };
@@ -162,7 +177,25 @@ impl Finder<'_> {
         // Heads of the cache are the heads that are turned.
         let same = e == 2 * self.plan.rope.inv_freq.len() && self.plan.buffer(*q).width.is_multiple_of(e);
         let apart = q != k && q != v && k != v;
-        (norms && apart && same && stored == k && e <= MOST_HEAD).then_some(Group::Heads { first: at, normed })
+        let group = Group::Heads { first: at, normed, attended: false };
+        let attended = self.attended(group.calls().end, *q, *k, ropes + 2);
+        (norms && apart && same && stored == k && e <= MOST_HEAD).then_some(Group::Heads {
+            first: at,
+            normed,
+            attended,
+        })
+    }
+
+    /// Whether call `at` is attention of `q` that can prepare its heads itself: with one row, of the layer that the append
+    /// stores in, and when nobody reads the turned rows afterwards.
+    fn attended(&self, at: usize, q: BufId, k: BufId, append: usize) -> bool {
+        let (Some(Op::Attention { layer, q: asked, .. }), Some(Op::KvAppend { layer: stored, .. })) =
+            (self.op(at), self.op(append))
+        else {
+            return false;
+        };
+        let one = self.plan.bucket.rows == 1 && self.method(at) == Method::Split;
+        one && *asked == q && layer == stored && !self.read_from(at + 1, q) && !self.read_from(at + 1, k)
     }
 
     /// Whether a call from `at` on reads what `buffer` holds before another writes it.

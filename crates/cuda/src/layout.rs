@@ -62,6 +62,11 @@ impl Layout {
         Self { bits, plain: 0, group, centre: 0, biased: true }
     }
 
+    /// Whether `gemv.cu` multiplies it: elements that are BF16, or quants in groups of at least two columns of a lane.
+    pub(crate) const fn on_tensor_cores(&self) -> bool {
+        self.plain == 3 || (self.plain == 0 && self.group >= 2 * LANES)
+    }
+
     /// What `matrix.cuh` wants defined.
     pub(crate) fn macros(&self) -> String {
         let Self { bits, plain, group, centre, biased } = self;
@@ -104,13 +109,15 @@ impl Layout {
         out
     }
 
+    /// Four quants of 8 bits to a word, or eight of 4: those of even `j` in its low half, those of odd `j` in its high half.
     fn place_quants(&self, quants: &[u8], out: &mut [u8]) {
         for (k, quant) in quants.iter().enumerate() {
-            let at = place(k);
+            let (lane, j) = (place(k) / EACH * EACH, place(k) % EACH);
             if self.bits == 4 {
-                out[at / 2] |= quant << (at % 2 * 4);
+                let nibble = j % 2 * 4 + j / 2;
+                out[(lane + nibble) / 2] |= quant << (nibble % 2 * 4);
             } else {
-                out[at] = *quant;
+                out[lane + j / 4 * 4 + j % 2 * 2 + j % 4 / 2] = *quant;
             }
         }
     }

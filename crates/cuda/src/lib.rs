@@ -3,8 +3,9 @@
 //! [`CudaBackend`] packs weights in the order in which half-warps read them (`layout`), compiles a plan into a list of
 //! launches (`program`) that is recorded once as a graph, and runs a step by writing what changes to one block of
 //! device memory (`step`) and replaying the graph. Kernels are the `.cu` files of this crate ([`units`]); they give the
-//! bits of the reference in `tare-ops`. Everything above [`device::Device`] runs on any implementation of it: the
-//! driver's, or one that runs the same kernels on a host.
+//! bits of the reference in `tare-ops`, but for those with an order of their own, which only free classes bind.
+//! Everything above [`device::Device`] runs on any implementation of it: the driver's, or one that runs the same kernels
+//! on a host.
 
 mod args;
 pub mod backend;
@@ -20,6 +21,7 @@ pub mod probe;
 mod program;
 mod quants;
 mod registry;
+mod split;
 mod step;
 pub mod units;
 mod weights;

@@ -6,6 +6,7 @@ use tare_ops::{BatchCheck, BufId, ForwardPlan, Op, OpCall, OpError, RopeTable, R
 use crate::args::SampleResult;
 use crate::build::Build;
 use crate::device::{Address, Device, GraphId, Launch};
+use crate::split::SplitRoom;
 use crate::step::StepLayout;
 use crate::weights::Held;
 
@@ -136,11 +137,13 @@ impl Linker<'_> {
 
 /// What lies where in the allocation, counted from its beginning. The step's block is first.
 pub(crate) struct Places {
-    layout: StepLayout,
+    pub(crate) layout: StepLayout,
     pub(crate) buffers: Vec<usize>,
     /// Which kv head each query head reads, for each way in which the plan says it.
     pub(crate) heads_tables: Vec<(Vec<u16>, usize)>,
     heads: usize,
+    /// Of split attention.
+    pub(crate) split: SplitRoom,
     pub(crate) parts: usize,
     pub(crate) results: usize,
     logits: Option<BufId>,
@@ -181,8 +184,9 @@ impl Places {
         let result = size_of::<SampleResult>();
         let parts = take(plan.bucket.selected * MOST_PARTS * result).ok_or_else(too_much)?;
         let results = take(plan.bucket.selected * result).ok_or_else(too_much)?;
+        let split = SplitRoom::new(plan, |bytes| take(bytes).ok_or_else(too_much))?;
         let heads = heads_tables.iter().map(|(t, _)| t.len()).max().unwrap_or(0);
-        Ok(Self { layout, buffers, heads_tables, heads, parts, results, logits, bytes: end })
+        Ok(Self { layout, buffers, heads_tables, heads, split, parts, results, logits, bytes: end })
     }
 
     fn answers(&self, plan: &ForwardPlan, base: Address) -> Option<Answers> {

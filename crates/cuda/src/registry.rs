@@ -1,18 +1,48 @@
 //! Every kernel of this backend.
 
 use tare_core::Format;
-use tare_ops::{Fit, Isa, IsaSet, OpName, OpShape, Variant};
+use tare_ops::{Fit, Isa, IsaSet, OpName, OpShape, Order, Rounding, Slack, Variant};
 
-use crate::layout::wider_than_the_file;
+use crate::layout::{Layout, wider_than_the_file};
 
 /// Elements of the largest head that attention takes: those of its shared memory.
 pub(crate) const MOST_HEAD: usize = 256;
 /// Rows up to which one block for each row and head is what attention should be.
 const FEW_ROWS: usize = 16;
 
-/// The kernels, one for each operator, or one for each weight format that it reads.
+/// Rows of a kernel that multiplies few rows on tensor cores, and of attention that splits a context.
+pub(crate) const FREE_ROWS: usize = 16;
+/// Elements of the largest head that split attention takes.
+const MOST_SPLIT_HEAD: usize = 128;
+
+/// How a kernel of this backend goes about it: which source it is compiled from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Method {
+    /// Half-warps that keep the reference's order of sums.
+    Lanes,
+    /// Few rows on tensor cores.
+    Gemv,
+    /// Parts that meet at the end: of a context, of a row of logits.
+    Split,
+    /// A block for each row.
+    Block,
+}
+
+impl Method {
+    const NAMED: [(Method, &'static str); 3] =
+        [(Method::Gemv, "gemv"), (Method::Split, "split"), (Method::Block, "block")];
+
+    /// That of the kernel `key`: the last word before the level, [`Method::Lanes`] when it is none of these.
+    pub(crate) fn of(key: &str) -> Self {
+        let word = key.rsplit('.').nth(1);
+        Self::NAMED.iter().find(|(_, name)| Some(*name) == word).map_or(Self::Lanes, |(method, _)| *method)
+    }
+}
+
+/// The kernels: first those with an order of their own, which the classes that allow it prefer, then one for each
+/// operator, or one for each weight format that it reads, in the reference's order.
 pub(crate) fn variants() -> Vec<Variant> {
-    OpName::ALL.into_iter().flat_map(of).collect()
+    OpName::ALL.into_iter().flat_map(|op| free(op).into_iter().chain(of(op))).collect()
 }
 
 fn of(op: OpName) -> Vec<Variant> {
@@ -29,7 +59,26 @@ fn variant(op: OpName, format: Option<Format>) -> Variant {
         OpName::Attention => attention,
         _ => always,
     };
-    Variant { key, op, format, isa: Isa::Cuda, fits }
+    Variant { key, op, format, isa: Isa::Cuda, order: Order::Reference, slack: Slack::F32, fits }
+}
+
+/// Kernels of `op` with an order of their own.
+fn free(op: OpName) -> Vec<Variant> {
+    let one = |method: &str, format: Option<Format>, fits| {
+        let read = format.map_or_else(String::new, |f| format!("{f}."));
+        let key = format!("{op}.{read}{method}.{}", Isa::Cuda);
+        Variant { key, op, format, isa: Isa::Cuda, order: Order::Free, slack: Slack::F32, fits }
+    };
+    match op {
+        OpName::Linear => {
+            let taken = Format::ALL.into_iter().filter(|f| Layout::of(*f).on_tensor_cores());
+            taken.map(|f| one("gemv", Some(f), gemv)).collect()
+        }
+        OpName::Attention => vec![one("split", None, split)],
+        OpName::RmsNorm => vec![one("block", None, always)],
+        OpName::Sample => vec![one("split", None, always)],
+        _ => Vec::new(),
+    }
 }
 
 fn always(_: &Variant, _: &OpShape, _: &IsaSet) -> Fit {
@@ -54,6 +103,29 @@ fn attention(_: &Variant, s: &OpShape, _: &IsaSet) -> Fit {
     Fit::Best
 }
 
+fn gemv(v: &Variant, s: &OpShape, isa: &IsaSet) -> Fit {
+    if s.rounding != Some(Rounding::Bf16) {
+        return Fit::No { why: "multiplies BF16 activations alone".to_string() };
+    }
+    few_rows(s).map_or_else(|| linear(v, s, isa), |why| Fit::No { why })
+}
+
+fn split(_: &Variant, s: &OpShape, _: &IsaSet) -> Fit {
+    let why = if s.kv_element_bytes != 2 {
+        Some("reads BF16 caches alone".to_string())
+    } else if s.head_size > MOST_SPLIT_HEAD || !s.head_size.is_multiple_of(8) {
+        Some(format!("takes heads of at most {MOST_SPLIT_HEAD} elements, a multiple of 8"))
+    } else {
+        few_rows(s)
+    };
+    why.map_or(Fit::Best, |why| Fit::No { why })
+}
+
+/// Why a kernel for few rows does not take a call.
+fn few_rows(s: &OpShape) -> Option<String> {
+    (s.rows > FREE_ROWS).then(|| format!("takes at most {FREE_ROWS} rows"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -64,6 +136,11 @@ mod tests {
         let mut keys: Vec<&str> = all.iter().map(|v| v.key.as_str()).collect();
         assert!(keys.iter().all(|k| k.ends_with(".cuda")));
         assert!(keys.contains(&"linear.w4g128.cuda") && keys.contains(&"attention.cuda"));
+        let first = |op| all.iter().find(|v| v.op == op).map(|v| v.order);
+        assert_eq!((first(OpName::Attention), first(OpName::Rope)), (Some(Order::Free), Some(Order::Reference)));
+        for v in &all {
+            assert_eq!(Method::of(&v.key) == Method::Lanes, v.order == Order::Reference, "{}", v.key);
+        }
         keys.sort_unstable();
         keys.dedup();
         assert_eq!(keys.len(), all.len());

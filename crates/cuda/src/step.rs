@@ -29,6 +29,11 @@ impl StepLayout {
         let bytes = sine + bucket.rows * pairs * size_of::<f32>();
         Self { rows, selected, cosine, sine, bytes, pairs }
     }
+
+    /// Where the rows lie.
+    pub(crate) const fn rows(&self) -> usize {
+        self.rows
+    }
 }
 
 /// Buffers of the backend that a step reads and writes beside its own.
@@ -107,7 +112,7 @@ impl StepBlock {
                 token,
                 slot: row.slot,
                 context: row.context,
-                reserved: 0,
+                page_shift: pool.map_or(0, |p| page_shift(p.info.page_tokens)),
             };
             self.put(layout.rows + t * size_of::<args::Row>(), bytemuck::bytes_of(&entry));
         }
@@ -133,4 +138,9 @@ impl StepBlock {
     fn put(&mut self, at: usize, bytes: &[u8]) {
         self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
     }
+}
+
+/// The power of two that a page's tokens are; `NO_SHIFT` of `tare.cuh` when they are none.
+fn page_shift(page_tokens: usize) -> u32 {
+    if page_tokens.is_power_of_two() { page_tokens.trailing_zeros() } else { u32::MAX }
 }

@@ -1,13 +1,18 @@
 //! The kernels as texts that are compiled by themselves: one unit for each source, or for each layout of weights that it reads.
 
 use tare_core::Format;
-use tare_ops::OpName;
+use tare_ops::{OpName, Variant};
 
 use crate::layout::Layout;
+use crate::registry::{Method, variants};
 
 const SHARED: &str = include_str!("../kernels/tare.cuh");
 const MATRIX: &str = include_str!("../kernels/matrix.cuh");
 const KV: &str = include_str!("../kernels/kv.cuh");
+const LINEAR_ARGS: &str = include_str!("../kernels/linear.cuh");
+const HEADS: &str = include_str!("../kernels/heads.cuh");
+const SAMPLE: &str = include_str!("../kernels/sample.cuh");
+const FREE: &str = include_str!("../kernels/free.cuh");
 
 /// One source and what it is compiled with.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +34,12 @@ pub const LINEAR_MANY: &str = "linear_many";
 const LINEAR: [&str; 6] =
     [LINEAR_FEW[0].1, LINEAR_FEW[1].1, LINEAR_FEW[2].1, LINEAR_GATED[0].1, LINEAR_GATED[1].1, LINEAR_MANY];
 
+/// Kernels of `gemv.cu`, with the most rows that each takes.
+pub const GEMV: [(usize, &str); 3] = [(1, "gemv_1"), (8, "gemv_8"), (16, "gemv_16")];
+/// The same with the gated unit that two matrices feed.
+pub const GEMV_GATED: [(usize, &str); 3] = [(1, "gemv_gated_1"), (8, "gemv_gated_8"), (16, "gemv_gated_16")];
+const GEMVS: [&str; 6] = [GEMV[0].1, GEMV[1].1, GEMV[2].1, GEMV_GATED[0].1, GEMV_GATED[1].1, GEMV_GATED[2].1];
+
 /// Matrices that one launch of a `few` kernel takes.
 pub(crate) const PARTS: usize = 3;
 /// Most rows of a gated launch.
@@ -37,12 +48,14 @@ pub(crate) const GATED: usize = LINEAR_GATED[1].0;
 pub(crate) const STAGED_COLUMNS: usize = 8192;
 
 impl Unit {
-    /// The unit that computes `op`, over weights in `format` when it reads a matrix.
+    /// The unit that computes `op` in the reference's order of sums, over weights in `format` when it reads a matrix.
     pub fn of(op: OpName, format: Option<Format>) -> Self {
         match op {
-            OpName::Linear => Self::over(format, "linear", include_str!("../kernels/linear.cu"), &LINEAR),
+            OpName::Linear => {
+                Self::over(format, "linear", &[LINEAR_ARGS, include_str!("../kernels/linear.cu")], &LINEAR)
+            }
             OpName::Embedding => {
-                Self::over(format, "embedding", include_str!("../kernels/embedding.cu"), &["embedding"])
+                Self::over(format, "embedding", &[include_str!("../kernels/embedding.cu")], &["embedding"])
             }
             OpName::RmsNorm | OpName::HeadNorm => {
                 Self::plain("norm", &[include_str!("../kernels/norm.cu")], &["rms_norm", "head_norm"])
@@ -61,14 +74,43 @@ impl Unit {
             }
             OpName::Sample => {
                 let kernels = &["sample_parts", "sample_finish"];
-                Self::plain("sample", &[include_str!("../kernels/sample.cu")], kernels)
+                Self::plain("sample", &[SAMPLE, include_str!("../kernels/sample.cu")], kernels)
             }
         }
     }
 
+    /// The unit of a call's kernel, which goes about it as `method` says.
+    pub(crate) fn with(op: OpName, format: Option<Format>, method: Method) -> Self {
+        match (op, method) {
+            (OpName::Linear, Method::Gemv) => {
+                let rows = include_str!("../kernels/gemv_rows.cuh");
+                let parts = [FREE, LINEAR_ARGS, rows, include_str!("../kernels/gemv.cu")];
+                Self::over(format, "gemv", &parts, &GEMVS)
+            }
+            (OpName::Attention, Method::Split) => {
+                let tokens = include_str!("../kernels/attention_split.cuh");
+                let parts = [KV, FREE, HEADS, tokens, include_str!("../kernels/attention_split.cu")];
+                Self::plain("attention_split", &parts, &["attention_split", "attention_heads"])
+            }
+            (OpName::RmsNorm, Method::Block) => {
+                Self::plain("norm_block", &[FREE, include_str!("../kernels/norm_block.cu")], &["rms_norm_block"])
+            }
+            (OpName::Sample, Method::Split) => {
+                let kernels = &["sample_split_parts", "sample_split_finish"];
+                Self::plain("sample_split", &[FREE, SAMPLE, include_str!("../kernels/sample_split.cu")], kernels)
+            }
+            _ => Self::of(op, format),
+        }
+    }
+
+    /// Whether its kernels may be launched before what they read is written: they wait for it themselves.
+    pub(crate) fn starts_early(&self) -> bool {
+        self.text.contains(FREE)
+    }
+
     /// The unit of launches that carry all that happens between projections and attention.
     pub(crate) fn heads() -> Self {
-        Self::plain("heads", &[KV, include_str!("../kernels/heads.cu")], &["heads"])
+        Self::plain("heads", &[KV, HEADS, include_str!("../kernels/heads.cu")], &["heads"])
     }
 
     /// The unit that measures what the device can do.
@@ -79,14 +121,8 @@ impl Unit {
 
     /// Every unit.
     pub fn all() -> Vec<Self> {
-        let of = |op: OpName| -> Vec<Self> {
-            if op.reads_matrix() {
-                return Format::ALL.into_iter().map(|f| Self::of(op, Some(f))).collect();
-            }
-            vec![Self::of(op, None)]
-        };
-        let mut all: Vec<Self> =
-            OpName::ALL.into_iter().flat_map(of).chain([Self::heads(), Self::ceilings()]).collect();
+        let of = |v: Variant| Self::with(v.op, v.format, Method::of(&v.key));
+        let mut all: Vec<Self> = variants().into_iter().map(of).chain([Self::heads(), Self::ceilings()]).collect();
         all.sort_by(|a, b| a.name.cmp(&b.name));
         all.dedup();
         all
@@ -98,9 +134,9 @@ impl Unit {
     }
 
     /// A source that reads a matrix; without a format it reads F32.
-    fn over(format: Option<Format>, name: &str, source: &str, kernels: &'static [&'static str]) -> Self {
+    fn over(format: Option<Format>, name: &str, parts: &[&str], kernels: &'static [&'static str]) -> Self {
         let layout = Layout::of(format.unwrap_or(Format::F32));
-        let text = [&layout.macros(), SHARED, MATRIX, source].concat();
+        let text = [layout.macros().as_str(), SHARED, MATRIX].iter().chain(parts).copied().collect::<String>();
         Self { name: format!("{name}.{layout}"), text, kernels }
     }
 }
@@ -112,10 +148,10 @@ mod tests {
     #[test]
     fn every_kernel_is_in_the_text_of_its_unit() {
         let units = Unit::all();
-        assert_eq!(units.len(), 2 * 13 + 9, "formats of one layout share a unit");
+        assert_eq!(units.len(), 2 * 13 + 10 + 12, "formats of one layout share a unit");
         for unit in units {
             for kernel in unit.kernels {
-                let opens = ["KERNEL", "FEW"].map(|with| format!("{with}({kernel}, "));
+                let opens = ["KERNEL", "FEW", "GEMV", "SPLIT"].map(|with| format!("{with}({kernel}, "));
                 assert!(opens.iter().any(|o| unit.text.contains(o)), "{}: {kernel}", unit.name);
             }
         }

@@ -85,7 +85,8 @@ fn vector(weight: &Weight, device: &mut impl Device) -> Result<Option<Address>, 
     }
     let mut values = vec![0.0f32; weight.cols()];
     dequantize_row(weight, 0, &mut values);
-    let at = device.alloc(weight.name(), size_of_val(&values[..]))?;
+    // Kernels read 16 bytes at once.
+    let at = device.alloc(weight.name(), size_of_val(&values[..]).next_multiple_of(16))?;
     device.upload(at, bytemuck::cast_slice(&values))?;
     Ok(Some(at))
 }

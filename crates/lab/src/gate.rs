@@ -2,7 +2,7 @@
 //!
 //! It looks at what the timed path gave out, warm-ups included: ids, logits and, from one run of the same executable,
 //! every cached key and value. Stage 1 holds them against one pass over the whole sequence in the same class, made by
-//! an engine of its own from weights of its own. Stage 2 holds the same tokens against class f32.
+//! an engine of its own from weights of its own, in the reference's order of sums. Stage 2 holds the same tokens against class f32.
 
 mod emitted;
 
@@ -78,7 +78,7 @@ impl Gate<'_> {
         };
         report.add(ROUNDS_AGREE, 0.0, &differing_ids(first, runs));
         let same_class = self.scores(self.rig.class, first.ids)?;
-        let limits = self.thresholds.emulation;
+        let limits = self.thresholds.emulation(self.rig.class);
         report.add("emulation-logit", limits.logit, &logit_errors(first.ids, &same_class, runs));
         report.add("emulation-rank", limits.rank_gap, &rank_gaps(&same_class));
         if self.rig.class.name != CLASSES[0].name {
@@ -96,7 +96,7 @@ impl Gate<'_> {
     /// As [`Gate::judge`].
     pub fn judge_cache(&self, engine: &mut Engine, run: &Run<'_>, report: &mut GateReport) -> Result<(), LabError> {
         if let Some(errors) = self.kv_errors(engine, run.ids)? {
-            report.add(CACHE, self.thresholds.emulation.kv, &errors);
+            report.add(CACHE, self.thresholds.emulation(self.rig.class).kv, &errors);
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use tare_core::Fault;
+use tare_ops::{Class, Order};
 
 /// All limits, of one version.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -11,7 +12,7 @@ pub struct Thresholds {
     /// Raised with every change; records name it.
     pub version: String,
     /// The timed path against its own class.
-    pub emulation: Emulation,
+    pub emulation: Emulations,
     /// A class against f32, by the name of the class.
     pub accuracy: BTreeMap<String, Accuracy>,
     /// A class against f32 on a real text.
@@ -26,6 +27,16 @@ pub struct Text {
     pub mean_kl: f64,
     /// A greedy series may leave the f32 series only where the two best f32 logits are at most this far apart.
     pub departure_gap: f64,
+}
+
+/// Limits of the timed path against one pass in the same class, by the order of sums that the class promises.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Emulations {
+    /// Classes that keep the reference's order: nothing but equality passes.
+    pub reference: Emulation,
+    /// Classes in any order, which the judge computes in the reference's.
+    pub free: Emulation,
 }
 
 /// Limits of the timed path against one pass in the same class.
@@ -60,6 +71,14 @@ impl Thresholds {
             .map_err(|e| Fault::new("gates.toml", "limits of the gate", e.message()))
     }
 
+    /// The limits of the timed path in `class` against one pass in the same class.
+    pub fn emulation(&self, class: Class) -> Emulation {
+        match class.order {
+            Order::Reference => self.emulation.reference,
+            Order::Free => self.emulation.free,
+        }
+    }
+
     /// The limits of a class against f32.
     ///
     /// # Errors
@@ -85,5 +104,9 @@ mod tests {
             assert!(t.accuracy(c.name).is_ok(), "{}", c.name);
         }
         assert!(t.accuracy("fp8").is_err());
+        let exact = Emulation { logit: 0.0, rank_gap: 0.0, kv: 0.0 };
+        let of = |name| t.emulation(Class::by_name(name).unwrap());
+        assert!(of("bf16") == exact && of("f32") == exact, "an order that is kept leaves nothing open");
+        assert!(of("bf16-free") != exact);
     }
 }

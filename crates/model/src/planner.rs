@@ -85,7 +85,7 @@ pub fn resolve(
         let at = match known {
             Some(at) => at,
             None => {
-                choices.push(choose(op, shape, spec, (backend.variants(), &isa))?);
+                choices.push(choose((op, shape), spec, target.class, (backend.variants(), &isa))?);
                 choices.len() - 1
             }
         };
@@ -159,6 +159,7 @@ pub fn op_shape(plan: &ForwardPlan, op: &Op, context: usize) -> OpShape {
         head_size: 0,
         kv_element_bytes: 0,
         context: 0,
+        rounding: None,
     };
     match op {
         Op::Embedding { out, .. } => flat(rows(*out), width(*out)),
@@ -166,7 +167,9 @@ pub fn op_shape(plan: &ForwardPlan, op: &Op, context: usize) -> OpShape {
         Op::HeadNorm { x, heads, .. } | Op::Rope { x, heads } => {
             OpShape { heads: *heads as usize, head_size: kv.head_size, ..flat(rows(*x), width(*x)) }
         }
-        Op::Linear { x, out, .. } => OpShape { k: width(*x), ..flat(rows(*x), width(*out)) },
+        Op::Linear { x, out, rounding, .. } => {
+            OpShape { k: width(*x), rounding: Some(*rounding), ..flat(rows(*x), width(*out)) }
+        }
         Op::KvAppend { k, .. } => OpShape {
             kv_heads: kv.kv_heads,
             head_size: kv.head_size,
@@ -188,13 +191,14 @@ pub fn op_shape(plan: &ForwardPlan, op: &Op, context: usize) -> OpShape {
 
 /// The kernel that a guard names, else the first that is best for the call, else the first that can take it at all.
 fn choose(
-    op: OpName,
-    shape: OpShape,
+    (op, shape): (OpName, OpShape),
     spec: &PlanSpec,
+    class: Class,
     (variants, isa): (&[Variant], &IsaSet),
 ) -> Result<Choice, Fault> {
     let strategy = spec.strategy(op);
-    let admits = |v: &Variant| strategy.admits(v).and_then(|()| fit(v, &shape, isa));
+    let admits =
+        |v: &Variant| strategy.admits(v).and_then(|()| class.allows(v.order)).and_then(|()| fit(v, &shape, isa));
     let mut refused = Vec::new();
     let mut fallback: Option<(&Variant, String)> = None;
     let taken = |v: &Variant, refused: Vec<Refusal>, fallback| Choice {
@@ -270,10 +274,18 @@ fn shape_text<S: Serializer>(shape: &OpShape, s: S) -> Result<S::Ok, S::Error> {
 mod tests {
     use super::*;
     use crate::Guard;
-    use tare_ops::Isa;
+    use tare_ops::{Isa, Order, Slack};
 
     fn variant(key: &str, isa: Isa, fits: fn(&Variant, &OpShape, &IsaSet) -> Fit) -> Variant {
-        Variant { key: key.into(), op: OpName::Rope, format: None, isa, fits }
+        Variant {
+            key: key.into(),
+            op: OpName::Rope,
+            format: None,
+            isa,
+            order: Order::Reference,
+            slack: Slack::F32,
+            fits,
+        }
     }
 
     fn best(_: &Variant, _: &OpShape, _: &IsaSet) -> Fit {
@@ -289,7 +301,12 @@ mod tests {
     }
 
     fn guarded(rows: usize, strategy: &str, isa: &[Isa], guards: &[Guard]) -> Result<Choice, Fault> {
+        in_class("f32", rows, strategy, isa, guards)
+    }
+
+    fn in_class(class: &str, rows: usize, strategy: &str, isa: &[Isa], guards: &[Guard]) -> Result<Choice, Fault> {
         let variants = [
+            Variant { order: Order::Free, ..variant("rope.split.amx", Isa::Amx, best) },
             variant("rope.f32.amx", Isa::Amx, best),
             variant("rope.few.avx2", Isa::Avx2, narrow),
             variant("rope.few.portable", Isa::Portable, narrow),
@@ -305,23 +322,33 @@ mod tests {
             head_size: 64,
             kv_element_bytes: 0,
             context: 0,
+            rounding: None,
         };
         let mut spec = PlanSpec::find(PlanSpec::DEFAULT).unwrap();
         spec.operators.insert("rope".into(), Strategy::try_from(strategy.to_owned()).unwrap());
         spec.guards = guards.to_vec();
-        choose(OpName::Rope, shape, &spec, (&variants, &IsaSet::new(isa.iter().copied())))
+        choose((OpName::Rope, shape), &spec, Class::by_name(class)?, (&variants, &IsaSet::new(isa.iter().copied())))
     }
 
     #[test]
     fn the_first_that_is_best_is_taken_and_the_others_say_why_not() {
         let c = pick(8, "auto", &[Isa::Avx2]).unwrap();
         assert_eq!((c.chosen.as_str(), c.fallback), ("rope.few.avx2", None));
-        assert_eq!(c.refused, [Refusal { key: "rope.f32.amx".into(), why: "needs amx".into() }]);
+        assert_eq!(c.refused[1..], [Refusal { key: "rope.f32.amx".into(), why: "needs amx".into() }]);
         assert_eq!(
             pick(9, "auto", &[Isa::Avx2]).unwrap().chosen,
             "rope.f32.portable",
             "best beats an earlier fallback"
         );
+    }
+
+    #[test]
+    fn a_kernel_with_an_order_of_its_own_is_for_free_classes_alone() {
+        let pick = |class| in_class(class, 8, "auto", &[Isa::Amx, Isa::Avx2], &[]).unwrap();
+        let refused = pick("bf16").refused.remove(0);
+        assert_eq!(refused.key, "rope.split.amx");
+        assert!(refused.why.contains("an order of its own"), "{}", refused.why);
+        assert_eq!((pick("bf16").chosen, pick("bf16-free").chosen), ("rope.f32.amx".into(), "rope.split.amx".into()));
     }
 
     #[test]

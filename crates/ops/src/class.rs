@@ -13,6 +13,17 @@ pub enum Rounding {
     Bf16,
 }
 
+/// In which order sums are made: what a class promises, and what a kernel keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Order {
+    /// The order of [`crate::reference`]: the same bits from every kernel.
+    Reference,
+    /// Whatever suits the kernel: close to the reference, within limits of its own. The same call still gives the same
+    /// bits every time.
+    Free,
+}
+
 /// A named promise about weights, activations, sums and KV cache.
 ///
 /// Two timings may only be set against each other as equals when their classes agree.
@@ -24,37 +35,67 @@ pub struct Class {
     pub rounding: Rounding,
     /// Element type of the KV cache: F32 or BF16.
     pub kv: DType,
+    /// The order that its kernels must keep.
+    pub order: Order,
     /// What it means, for people.
     pub summary: &'static str,
 }
 
 /// The classes that are built, in the order they are listed to people.
-pub const CLASSES: [Class; 4] = [
+pub const CLASSES: [Class; 7] = [
     Class {
         name: "f32",
         rounding: Rounding::F32,
         kv: DType::F32,
+        order: Order::Reference,
         summary: "weights dequantized exactly, activations, sums and KV in F32",
     },
     Class {
         name: "bf16",
         rounding: Rounding::Bf16,
         kv: DType::BF16,
+        order: Order::Reference,
         summary: "BF16 weights, activations and KV, F32 sums",
     },
     Class {
         name: "w4a16",
         rounding: Rounding::F32,
         kv: DType::BF16,
+        order: Order::Reference,
         summary: "weights stay packed in 4 or 5 bits, activations F32, F32 sums, KV BF16",
     },
     Class {
         name: "w8a16",
         rounding: Rounding::F32,
         kv: DType::BF16,
+        order: Order::Reference,
         summary: "weights stay packed in 6 or 8 bits, activations F32, F32 sums, KV BF16",
     },
+    Class {
+        name: "bf16-free",
+        rounding: Rounding::Bf16,
+        kv: DType::BF16,
+        order: Order::Free,
+        summary: "BF16 weights, activations and KV, F32 sums in any order",
+    },
+    Class {
+        name: "w4a16-free",
+        rounding: Rounding::Bf16,
+        kv: DType::BF16,
+        order: Order::Free,
+        summary: "weights stay packed in 4 or 5 bits, activations and KV BF16, F32 sums in any order",
+    },
+    Class {
+        name: "w8a16-free",
+        rounding: Rounding::Bf16,
+        kv: DType::BF16,
+        order: Order::Free,
+        summary: "weights stay packed in 6 or 8 bits, activations and KV BF16, F32 sums in any order",
+    },
 ];
+
+/// What the name of a class of [`Order::Free`] adds to that of the class of the same weights.
+const FREE: &str = "-free";
 
 impl Class {
     /// The class of that name.
@@ -74,9 +115,27 @@ impl Class {
         Err(Fault::new("class", format!("one of {}", names.join(", ")), found))
     }
 
+    /// The name of the class of the same weights that keeps the reference's order.
+    pub fn ordered_name(self) -> &'static str {
+        self.name.strip_suffix(FREE).unwrap_or(self.name)
+    }
+
+    /// Whether a kernel that adds in `order` may compute in this class; the reason when not.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn allows(self, order: Order) -> Result<(), String> {
+        match (self.order, order) {
+            (Order::Reference, Order::Free) => {
+                Err(format!("adds in an order of its own; class {} does not", self.name))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Whether a linear weight in `format` may be computed with in this class; the reason when not.
     pub fn admits(self, format: Format) -> Result<(), String> {
-        let ok = match self.name {
+        let ok = match self.ordered_name() {
             "f32" => true,
             "bf16" => format == Format::BF16,
             _ => format.value_bits() <= 8,
@@ -112,5 +171,18 @@ mod tests {
         assert!(Class::by_name("w4a8").unwrap_err().to_string().contains("not built yet"));
         assert!(Class::by_name("fp8").unwrap_err().to_string().contains("one of f32"));
         assert!(Class::by_name("bf16").unwrap().admits(Format::Q4_0).is_err());
+    }
+
+    #[test]
+    fn a_free_class_is_that_of_the_same_weights_in_any_order() {
+        for free in CLASSES.into_iter().filter(|c| c.order == Order::Free) {
+            let ordered = Class::by_name(free.ordered_name()).unwrap();
+            assert_eq!((ordered.order, ordered.kv), (Order::Reference, free.kv), "{}", free.name);
+            for f in Format::ALL {
+                assert_eq!(free.admits(f).is_ok(), ordered.admits(f).is_ok(), "{} {f}", free.name);
+            }
+            assert!(free.allows(Order::Free).is_ok() && free.allows(Order::Reference).is_ok());
+            assert!(ordered.allows(Order::Free).unwrap_err().contains(ordered.name));
+        }
     }
 }

@@ -8,6 +8,10 @@
 //! - results leave through `select_rows` and `sample` as logits, and through `read_kv`;
 //! - outputs are poisoned with NaN before the call, and so is every cached token that must not be read.
 //!
+//! A kernel that keeps the reference's order of sums is compared bit for bit. One with an order of its own is compared
+//! with the exact result: computed in F64, within limits that follow from the sizes of what is added, so that a term
+//! too many or too few is outside of them.
+//!
 //! ```
 //! use tare_ops::{ReferenceBackend, conformance};
 //! let rope = |c: &conformance::Case| c.op() == tare_ops::OpName::Rope;
@@ -18,6 +22,7 @@
 
 mod cache;
 mod case;
+mod exact;
 mod judge;
 mod matrix;
 mod rows;

@@ -250,9 +250,10 @@ impl ForwardPlan {
             head_size: kv.head_size,
             kv_element_bytes: kv.dtype.bytes(),
             context: 0,
+            rounding: None,
         };
         match op {
-            Op::Linear { x, .. } => shape.k = width(x),
+            Op::Linear { x, rounding, .. } => (shape.k, shape.rounding) = (width(x), Some(*rounding)),
             Op::Rope { heads, .. } | Op::HeadNorm { heads, .. } => {
                 shape.heads = *heads as usize;
                 shape.head_size = shape.n / (*heads).max(1) as usize;

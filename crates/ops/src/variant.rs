@@ -2,6 +2,7 @@
 
 use tare_core::Format;
 
+use crate::class::{Order, Rounding};
 use crate::isa::{Isa, IsaSet};
 use crate::op::OpName;
 
@@ -27,6 +28,8 @@ pub struct OpShape {
     pub kv_element_bytes: usize,
     /// Cached tokens read by each row.
     pub context: usize,
+    /// What a linear operator does to its input first.
+    pub rounding: Option<Rounding>,
 }
 
 /// Whether a kernel can take a call.
@@ -68,6 +71,15 @@ impl std::iter::Sum for Cost {
     }
 }
 
+/// How far a kernel of [`Order::Free`] may be from the exact result: see [`crate::conformance`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Slack {
+    /// Operands of products are what the class says; sums are F32.
+    F32,
+    /// An operand that the class keeps in F32 is rounded to BF16 before a product.
+    Bf16Products,
+}
+
 /// One kernel of a backend.
 #[derive(Clone, Debug)]
 pub struct Variant {
@@ -79,6 +91,10 @@ pub struct Variant {
     pub format: Option<Format>,
     /// The level it needs.
     pub isa: Isa,
+    /// The order in which it adds.
+    pub order: Order,
+    /// How far it may be from the exact result when its order is its own.
+    pub slack: Slack,
     /// Whether it can take a call of this shape on a host with these levels.
     pub fits: fn(&Variant, &OpShape, &IsaSet) -> Fit,
 }

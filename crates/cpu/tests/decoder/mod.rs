@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tare_core::{Blob, DType, Format, Weight};
 use tare_ops::{
-    Backend, Batch, Bucket, BufId, Buffer, Executable, Fit, ForwardPlan, KvId, KvShape, Op, OpCall, RopeStyle,
+    Backend, Batch, Bucket, BufId, Buffer, Executable, Fit, ForwardPlan, KvId, KvShape, Op, OpCall, Order, RopeStyle,
     RopeTable, Rounding, Row, RowSpace, Sampler, SamplingParams, Table, TokenSource, Wants, WeightId, WeightInfo,
 };
 
@@ -90,7 +90,9 @@ impl Builder<'_> {
     fn call(&mut self, op: Op) {
         let shape = self.plan.shape_of(&op, 1, 1);
         let isa = self.backend.describe().isa;
-        let fits = |v: &&tare_ops::Variant| v.op == op.name() && !matches!(v.fit(&shape, &isa), Fit::No { .. });
+        let fits = |v: &&tare_ops::Variant| {
+            v.op == op.name() && v.order == Order::Reference && !matches!(v.fit(&shape, &isa), Fit::No { .. })
+        };
         let kernel = self.backend.variants().iter().find(fits).unwrap().key.clone();
         self.plan.calls.push(OpCall { op, kernel, layer: None });
     }

@@ -83,7 +83,7 @@ fn a_layer_of_one_row_is_six_launches() {
     let found = groups(&plan(layer(), 1), true);
     let want = [
         linears(Some(0), 1, 3, None),
-        Group::Heads { first: 4, normed: true },
+        Group::Heads { first: 4, normed: true, attended: false },
         Group::One(9),
         linears(None, 10, 1, None),
         linears(Some(11), 12, 2, Some(14)),
@@ -109,7 +109,10 @@ fn every_call_is_in_one_group_in_order() {
 fn many_rows_keep_their_products_apart() {
     let found = groups(&plan(layer(), 64), true);
     assert!(found.contains(&Group::One(0)) && found.contains(&Group::One(1)), "{found:?}");
-    assert!(found.contains(&Group::Heads { first: 4, normed: true }), "heads go together whatever the rows");
+    assert!(
+        found.contains(&Group::Heads { first: 4, normed: true, attended: false }),
+        "heads go together whatever the rows"
+    );
     // The head's rows are the selected ones.
     assert!(found.contains(&linears(Some(17), 18, 1, None)));
 }
@@ -157,5 +160,49 @@ fn heads_that_do_not_belong_together_stay_apart() {
     assert!(!found.iter().any(|g| matches!(g, Group::Heads { .. })), "the append stores another buffer");
     let mut ops = layer();
     ops.drain(4..6);
-    assert!(groups(&plan(ops, 1), true).contains(&Group::Heads { first: 4, normed: false }));
+    assert!(groups(&plan(ops, 1), true).contains(&Group::Heads { first: 4, normed: false, attended: false }));
+}
+
+/// The plan of [`layer`] with kernels that have an order of their own, where `op` says so.
+fn free(rows: usize, own: impl Fn(&Op) -> Option<&'static str>) -> ForwardPlan {
+    let mut plan = plan(layer(), rows);
+    for call in &mut plan.calls {
+        if let Some(kernel) = own(&call.op) {
+            call.kernel = kernel.into();
+        }
+    }
+    plan
+}
+
+fn all_free(op: &Op) -> Option<&'static str> {
+    match op {
+        Op::RmsNorm { .. } => Some("rms_norm.block.cuda"),
+        Op::Linear { .. } => Some("linear.bf16.gemv.cuda"),
+        Op::Attention { .. } => Some("attention.split.cuda"),
+        _ => None,
+    }
+}
+
+#[test]
+fn one_row_in_any_order_is_one_launch_less() {
+    let found = groups(&free(1, all_free), true);
+    assert_eq!(found[1], Group::Heads { first: 4, normed: true, attended: true });
+    assert_eq!(found[2], linears(None, 10, 1, None));
+    let found = groups(&free(2, all_free), true);
+    assert_eq!(
+        found[1..3],
+        [Group::Heads { first: 4, normed: true, attended: false }, Group::One(9)],
+        "rows may see each other"
+    );
+    assert!(groups(&free(16, all_free), true).contains(&linears(Some(11), 12, 2, Some(14))));
+}
+
+#[test]
+fn kernels_of_two_orders_do_not_travel_together() {
+    let found = groups(&free(1, |op| all_free(op).filter(|k| !k.starts_with("rms_norm"))), true);
+    assert_eq!(found[..2], [Group::One(0), linears(None, 1, 3, None)], "the norm keeps the reference's order");
+    let mut plan = free(1, all_free);
+    plan.calls[2].kernel = "linear.bf16.cuda".into();
+    let found = groups(&plan, true);
+    assert_eq!(found[..2], [Group::One(0), linears(None, 1, 1, None)]);
 }

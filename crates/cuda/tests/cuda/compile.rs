@@ -10,8 +10,18 @@ use tare_cuda::units::Unit;
 
 /// Registers that a thread of a kernel may have, by the beginning of the kernel's name. They decide how many blocks a
 /// multiprocessor holds.
-const REGISTERS: [(&str, u32); 5] =
-    [("linear_many", 128), ("linear_gated", 160), ("linear_few", 144), ("attention", 80), ("", 48)];
+const REGISTERS: [(&str, u32); 10] = [
+    ("linear_many", 128),
+    ("linear_gated", 160),
+    ("linear_few", 144),
+    ("gemv_16", 208),
+    ("gemv_gated_16", 208),
+    ("gemv", 128),
+    ("attention_", 168),
+    ("attention", 80),
+    ("heads", 64),
+    ("", 48),
+];
 
 /// What one kernel takes.
 #[derive(Debug, PartialEq, Eq)]
@@ -90,7 +100,7 @@ fn fetched_compiler_takes_one_kernel_of_each_kind_for_other_architectures() {
     let layout = |unit: &Unit| unit.name.split_once('.').map_or(String::new(), |(_, layout)| layout.to_string());
     let units: Vec<Unit> =
         Unit::all().into_iter().filter(|u| ["", "bf16", "q4g128b"].contains(&layout(u).as_str())).collect();
-    assert_eq!(units.len(), 9 + 2 * 2);
+    assert_eq!(units.len(), 12 + 3 * 2);
     for arch in ["sm_80", "sm_100a"] {
         units.iter().for_each(|unit| hold(&nvrtc, unit, arch));
     }

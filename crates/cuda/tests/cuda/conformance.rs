@@ -1,4 +1,5 @@
-//! Every kernel answers the conformance table bit for bit: here on an emulated device, and on a real one where there is one.
+//! Every kernel answers the conformance table, bit for bit where it keeps the reference's order of sums: here on an
+//! emulated device, and on a real one where there is one.
 
 use crate::emulator::Emulator;
 use crate::gpu;

@@ -1,5 +1,5 @@
-//! Whole models behind the engine: prompts in chunks, several sequences at once, greedy and sampled, bit for bit the
-//! reference's.
+//! Whole models behind the engine: prompts in chunks, several sequences at once, greedy and sampled: bit for bit the
+//! reference's, or close to it in classes that add in any order.
 
 use crate::emulator::Emulator;
 use crate::gpu;
@@ -9,11 +9,16 @@ use tare_model::{Model, PlanSpec, classes};
 use tare_ops::{Backend, ReferenceBackend, SamplingParams};
 
 /// Tokens, log-probabilities and logits of all requests, in the order in which they came, floats as bits.
-fn told(model: &Model, backend: Box<dyn Backend>, max_rows: usize, requests: Vec<Request>) -> Vec<(u64, Vec<u32>)> {
+fn told(
+    (model, class): (&Model, Option<&str>),
+    backend: Box<dyn Backend>,
+    max_rows: usize,
+    requests: Vec<Request>,
+) -> Vec<(u64, Vec<u32>)> {
     let plan = PlanSpec { page_tokens: Some(4), ..PlanSpec::find("paged").unwrap() };
     let config = EngineConfig {
         plan,
-        class: classes::choose(model, None).unwrap(),
+        class: classes::choose(model, class).unwrap(),
         context: 64,
         kv_tokens: 256,
         max_rows,
@@ -57,10 +62,39 @@ fn same_as_the_reference((model, budgets): (&str, &[usize]), backend: impl Fn() 
     let model = Model::open(model).unwrap();
     let requests = || requests(model.config().vocab as u32);
     for max_rows in budgets.iter().copied() {
-        let want = told(&model, Box::new(ReferenceBackend::new()), max_rows, requests());
-        let got = told(&model, backend(), max_rows, requests());
+        let want = told((&model, None), Box::new(ReferenceBackend::new()), max_rows, requests());
+        let got = told((&model, None), backend(), max_rows, requests());
         assert_eq!(got.len(), want.len(), "{max_rows} rows");
         assert!(got == want, "{max_rows} rows: {:?}", got.iter().zip(&want).position(|(a, b)| a != b));
+    }
+}
+
+/// A class that adds in any order gives logits near those of the reference. Nothing that was drawn is fed back, since a near
+/// tie may go either way.
+fn close_to_the_reference((model, class): (&str, &str), backend: impl Fn() -> Box<dyn Backend>) {
+    let model = Model::open(model).unwrap();
+    let vocab = model.config().vocab as u32;
+    let asked = |n: u32, seed: u32| {
+        let ids = (0..n).map(|i| (i * 37 + seed * 11) % vocab).collect();
+        Request { prompt_logits: PromptLogits::All, ..Request::greedy(ids, 1) }
+    };
+    for max_rows in [1, 4, 16] {
+        let run = |backend| {
+            let mut told = told((&model, Some(class)), backend, max_rows, vec![asked(19, 1), asked(7, 2)]);
+            told.retain(|(_, v)| v.len() > 2);
+            told
+        };
+        let (want, got) = (run(Box::new(ReferenceBackend::new())), run(backend()));
+        assert_eq!((got.len(), want.len()), (26, 26), "{class}, {max_rows} rows");
+        let mut furthest = 0.0f32;
+        for ((request, got), (_, want)) in got.iter().zip(&want) {
+            for (g, w) in got.iter().zip(want) {
+                let off = (f32::from_bits(*g) - f32::from_bits(*w)).abs();
+                assert!(off <= 0.2, "{class}, {max_rows} rows, request {request}: {off}");
+                furthest = furthest.max(off);
+            }
+        }
+        assert!(furthest > 0.0, "{class}: kernels with an order of their own were to run");
     }
 }
 
@@ -98,6 +132,29 @@ fn a_model_of_blocks_answers_as_the_reference() {
 #[test]
 fn a_model_without_head_norms_answers_as_the_reference() {
     same_as_the_reference(MODELS[3], emulated);
+}
+
+/// Models and classes that add in any order.
+const FREE: [(&str, &str); 3] = [
+    ("synthetic:qwen3-tiny?format=bf16", "bf16-free"),
+    ("synthetic:qwen3-tiny?format=w4g128", "w4a16-free"),
+    ("synthetic:qwen3-tiny?format=q8_0", "w8a16-free"),
+];
+
+#[test]
+fn classes_in_any_order_are_close_to_the_reference() {
+    FREE.into_iter().for_each(|m| close_to_the_reference(m, emulated));
+}
+
+#[test]
+fn single_launches_in_any_order_are_close_to_the_reference() {
+    close_to_the_reference(FREE[0], || Box::new(CudaBackend::unfused(Emulator::default())));
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn gpu_models_in_any_order_are_close_to_the_reference() {
+    FREE.into_iter().for_each(|m| close_to_the_reference(m, on_a_gpu));
 }
 
 #[test]

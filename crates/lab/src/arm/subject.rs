@@ -102,7 +102,8 @@ impl Subject {
         match self {
             Self::Engine(e) => {
                 let mut report = gate.judge_tokens(&[run])?;
-                judge_starts(warmups, &run, gate.thresholds.emulation.logit, &mut report);
+                let limit = gate.thresholds.emulation(gate.rig.class).logit;
+                judge_starts(warmups, &run, limit, &mut report);
                 if full {
                     gate.judge_cache(e.engine(), &run, &mut report)?;
                 }

@@ -67,6 +67,7 @@ fn guards_are_read_and_those_with_mistakes_refused() {
         head_size: 0,
         kv_element_bytes: 0,
         context: 0,
+        rounding: None,
     };
     let first = guard("linear", "linear.q4_0.avx2", "[1, 8]", "e1");
     let plan = with(&first).unwrap();

@@ -41,11 +41,11 @@ impl Case {
         matrix.and_then(|w| self.plan.weight(w)).map(|w| w.format)
     }
 
-    /// The shape of call `n` in this case.
+    /// The shape of call `n` in this case, at the full bucket.
     pub fn shape(&self, n: usize) -> OpShape {
         let op = &self.plan.calls[n].op;
         let space = self.plan.buffer(*op.output()).rows;
-        let rows = if space == RowSpace::All { self.batch.rows.len() } else { self.batch.selected() };
+        let rows = if space == RowSpace::All { self.plan.bucket.rows } else { self.plan.bucket.selected };
         let context = self.batch.rows.iter().map(|r| r.context as usize).max().unwrap_or(0);
         self.plan.shape_of(op, rows, context)
     }

@@ -39,6 +39,10 @@ const BLOCKED: [Linear; 10] = [
     linear(4, 576, 1),
 ];
 
+/// Rows of one and of several, and columns of more than one stretch, with activations in BF16: what kernels for few rows
+/// go through in pieces.
+const WIDE: [(usize, usize, usize); 4] = [(1, 70, 1280), (2, 9, 3072), (7, 20, 2304), (16, 17, 1280)];
+
 /// Plain formats have any number of columns: on both sides of 16 and 32.
 const PLAIN_COLUMNS: [usize; 10] = [1, 15, 16, 17, 31, 33, 48, 100, 64, 576];
 
@@ -51,7 +55,12 @@ fn linears(format: Format, seed: u64) -> Vec<Case> {
         1 => PLAIN_COLUMNS[i],
         block => block * l.blocks,
     };
-    BLOCKED.iter().enumerate().map(|(i, l)| linear_case(format, columns(i, l), l, seed + i as u64)).collect()
+    let blocked = BLOCKED.iter().enumerate().map(|(i, l)| linear_case(format, columns(i, l), l, seed + i as u64));
+    let wide = WIDE.iter().zip(seed + 100..).map(|((rows, n, k), seed)| {
+        let l = Linear { rounding: Rounding::Bf16, bias: rows % 2 == 1, accumulate: *rows > 2, ..linear(*rows, *n, 1) };
+        linear_case(format, *k, &l, seed)
+    });
+    blocked.chain(wide).collect()
 }
 
 fn linear_case(format: Format, k: usize, l: &Linear, seed: u64) -> Case {

@@ -2,9 +2,10 @@
 
 use tare_core::Format;
 
+use crate::class::Order;
 use crate::isa::Isa;
 use crate::op::OpName;
-use crate::variant::{Fit, Variant};
+use crate::variant::{Fit, Slack, Variant};
 
 /// Every operator in every format. Keys end in `reference` where those of other backends name a level.
 pub(super) fn all() -> Vec<Variant> {
@@ -20,5 +21,13 @@ fn of(op: OpName) -> Vec<Variant> {
 
 fn variant(op: OpName, format: Option<Format>) -> Variant {
     let part = format.map_or_else(|| "f32".to_string(), |f| f.to_string());
-    Variant { key: format!("{op}.{part}.reference"), op, format, isa: Isa::Portable, fits: |_, _, _| Fit::Best }
+    Variant {
+        key: format!("{op}.{part}.reference"),
+        op,
+        format,
+        isa: Isa::Portable,
+        order: Order::Reference,
+        slack: Slack::F32,
+        fits: |_, _, _| Fit::Best,
+    }
 }

@@ -46,7 +46,7 @@ struct Fiber {
 static Fiber fibers[MOST_THREADS];
 static jmp_buf scheduler;
 static unsigned current;
-static unsigned char slots[MOST_THREADS][4];
+static unsigned char slots[MOST_THREADS][24];
 static void (*the_kernel)(const void*);
 static const void* the_args;
 
@@ -56,6 +56,8 @@ static __attribute__((noinline)) void wait_at(State state) {
 }
 
 static inline void __syncthreads() { wait_at(AT_BLOCK); }
+
+static inline void __syncwarp() { wait_at(AT_WARP); }
 
 template <typename T>
 static T exchange(T mine, unsigned source) {
@@ -85,6 +87,15 @@ static T __shfl_sync(unsigned, T v, unsigned source, unsigned width) {
     return exchange(v, lane / width * width + source % width);
 }
 
+// Blocks run one after the other, and threads of a block change over at barriers alone.
+static inline unsigned atomicAdd(unsigned* at, unsigned n) {
+    unsigned before = *at;
+    *at = before + n;
+    return before;
+}
+
+static inline void __threadfence() {}
+
 static inline float __uint_as_float(unsigned bits) {
     float f;
     memcpy(&f, &bits, 4);
@@ -101,6 +112,25 @@ static inline float __fsub_rn(float a, float b) { return a - b; }
 static inline float __fmul_rn(float a, float b) { return a * b; }
 static inline float __fdiv_rn(float a, float b) { return a / b; }
 static inline float __fsqrt_rn(float a) { return sqrtf(a); }
+
+// The tensor-core product of `multiply`, each sum one product after the other.
+static inline void host_multiply(float* c, const unsigned* a, const unsigned* b) {
+    memcpy(slots[current], a, 16);
+    memcpy(slots[current] + 16, b, 8);
+    wait_at(AT_WARP);
+    unsigned warp = current / WARP * WARP, g = current % WARP / 4, t = current % 4;
+    for (unsigned i = 0; i < 4; i++)
+        for (unsigned quad = 0; quad < 4; quad++) {
+            unsigned left[4], right[2];
+            memcpy(left, slots[warp + g * 4 + quad], 16);
+            memcpy(right, slots[warp + (2 * t + i % 2) * 4 + quad] + 16, 8);
+            for (unsigned k = 0; k < 4; k++) {
+                unsigned x = left[i / 2 + k / 2 * 2] >> k % 2 * 16, y = right[k / 2] >> k % 2 * 16;
+                c[i] += __uint_as_float(x << 16) * __uint_as_float(y << 16);
+            }
+        }
+    wait_at(AT_WARP);
+}
 
 // IEEE binary16 to binary32.
 static inline float host_half(unsigned bits) {

@@ -99,6 +99,11 @@ impl Device for Emulator {
         "this host in the place of a device".into()
     }
 
+    /// Few, so that blocks have more than one tile to work on.
+    fn multiprocessors(&self) -> u32 {
+        2
+    }
+
     fn alloc(&mut self, what: &str, bytes: usize) -> Result<Address, OpError> {
         let refused = || OpError::OutOfMemory { what: what.into(), bytes, device: "host".into() };
         let used = bytes.max(1).checked_next_multiple_of(PAGE).filter(|n| *n < 1 << 40).ok_or_else(refused)?;

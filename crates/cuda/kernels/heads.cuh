@@ -1,0 +1,79 @@
+// What a head of a projection goes through before attention: norm, rotation, the cache. A half-warp works on a head.
+struct HeadsArgs {
+    const Step* step;
+    float* q;
+    float* k;
+    const float* v;
+    const float* q_norm;  // null: no norm
+    const float* k_norm;
+    Pool pool;
+    u32 q_stride;
+    u32 k_stride;
+    u32 v_stride;
+    u32 heads;
+    u32 layer;
+    u32 interleaved;
+    float q_eps;
+    float k_eps;
+};
+
+#define HEAD_Q 0
+#define HEAD_K 1
+#define HEAD_V 2
+
+DEVICE const float* norm_of(const HeadsArgs& a, u32 kind) {
+    return kind == HEAD_Q ? a.q_norm : kind == HEAD_K ? a.k_norm : 0;
+}
+
+// Where a head of row `t` begins.
+DEVICE const float* head_of(const HeadsArgs& a, u32 t, u32 kind, u32 head) {
+    const float* rows = kind == HEAD_Q ? a.q : kind == HEAD_K ? a.k : a.v;
+    u32 stride = kind == HEAD_Q ? a.q_stride : kind == HEAD_K ? a.k_stride : a.v_stride;
+    return rows + (u64)t * stride + head * a.pool.head_size;
+}
+
+// Reads `width` elements, at most MOST, the head or nothing of it, and normalises them. Every thread of the warp calls it.
+template <int MOST>
+DEVICE void take_head(const HeadsArgs& a, u32 t, u32 kind, u32 head, u32 width, float* xs) {
+    const float* from = head_of(a, t, kind, head);
+    const float* norm = norm_of(a, kind);
+    u32 lane = threadIdx.x % LANES;
+    // All elements are asked for before anything waits for one.
+    float x[MOST / LANES], acc = 0.0f;
+    UNROLL
+    for (int j = 0; j < MOST / LANES; j++) x[j] = j * LANES + lane < width ? from[j * LANES + lane] : 0.0f;
+    UNROLL
+    for (int j = 0; j < MOST / LANES; j++)
+        if (j * LANES + lane < width) acc = __fmaf_rn(x[j], x[j], acc);
+    float eps = kind == HEAD_Q ? a.q_eps : a.k_eps;
+    float inv = __shfl_sync(FULL, inverse_rms(tree(acc), a.pool.head_size, eps), 0, LANES);
+    UNROLL
+    for (int j = 0; j < MOST / LANES; j++) {
+        u32 i = j * LANES + lane;
+        if (i < width) xs[i] = norm ? __fmul_rn(__fmul_rn(x[j], inv), norm[i]) : x[j];
+    }
+}
+
+// Turns a query or a key; every lane its own pairs.
+DEVICE void turn_head(const HeadsArgs& a, u32 t, float* xs) {
+    u32 pairs = a.pool.head_size / 2;
+    for (u32 i = threadIdx.x % LANES; i < pairs; i += LANES) {
+        u32 first = a.interleaved ? 2 * i : i, second = a.interleaved ? 2 * i + 1 : i + pairs;
+        float c = a.step->cosine[(u64)t * pairs + i], s = a.step->sine[(u64)t * pairs + i];
+        float p = xs[first], q = xs[second];
+        xs[first] = __fmaf_rn(p, c, -__fmul_rn(q, s));
+        xs[second] = __fmaf_rn(q, c, __fmul_rn(p, s));
+    }
+}
+
+// Stores a key or a value in the row's slot.
+DEVICE void store_head(const HeadsArgs& a, const Row& row, u32 kind, u32 head, const float* xs) {
+    u32 place;
+    u64 page = page_of(a.step, row, row.slot, &place);
+    u64 at = place_of(a.pool, page, a.layer, kind == HEAD_V, head, row.page_tokens, place);
+    ROLLED
+    for (u32 i = threadIdx.x % LANES; i < a.pool.head_size; i += LANES) {
+        if (a.pool.bf16) ((u16*)row.pool)[at + i] = to_bf16(xs[i]);
+        else ((float*)row.pool)[at + i] = xs[i];
+    }
+}
