@@ -19,9 +19,6 @@ use crate::settings::Settings;
 
 /// Tokens of a sequence when nobody says and the model allows more.
 const DEFAULT_CONTEXT: usize = 4096;
-/// Rows of one prefill chunk.
-pub(crate) const MAX_ROWS: usize = 256;
-
 /// Most worker threads: more than any host has, and few enough that the system can start them all.
 const MAX_THREADS: usize = 1024;
 
@@ -91,7 +88,7 @@ impl How {
             class: self.class,
             context: self.context,
             kv_tokens: EngineConfig::kv_tokens_for(&self.plan, self.context, max_sequences),
-            max_rows: MAX_ROWS,
+            max_rows: self.on.max_rows(),
             max_sequences,
             max_queue,
         };

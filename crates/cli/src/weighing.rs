@@ -17,7 +17,7 @@ use crate::args::{HowArgs, PrefillLogits, WorkArgs};
 use crate::built::build_info;
 use crate::interrupt::Interrupt;
 use crate::settings::Settings;
-use crate::setup::{How, MAX_ROWS, read_ids, within_training};
+use crate::setup::{How, read_ids, within_training};
 
 /// Untimed rounds before the first timed one.
 const WARMUPS: usize = 1;
@@ -45,6 +45,7 @@ pub(crate) fn rig<'m>(
     settings: &Settings,
 ) -> Result<Rig<'m>> {
     let how = How::of(how, model, Some(request.total_tokens()), settings)?;
+    let max_rows = how.on.max_rows();
     Ok(Rig {
         model,
         on: how.on,
@@ -52,7 +53,7 @@ pub(crate) fn rig<'m>(
         plan: how.plan,
         class: how.class,
         context: how.context,
-        max_rows: MAX_ROWS,
+        max_rows,
         delay: None,
     })
 }

@@ -10,6 +10,7 @@ typedef unsigned long long u64;
 #ifdef TARE_HOST
 #define KERNEL(name, Args, ...) extern "C" void name(const Args& a)
 #define DEVICE static inline
+#define MEMBER inline
 #define UNROLL
 #define UNROLL_BY(n)
 #define ROLLED
@@ -18,6 +19,7 @@ typedef unsigned long long u64;
 #define KERNEL(name, Args, ...) \
     extern "C" __global__ void __launch_bounds__(__VA_ARGS__) name(const __grid_constant__ Args a)
 #define DEVICE static __device__ __forceinline__
+#define MEMBER __device__ __forceinline__
 #define UNROLL _Pragma("unroll")
 #define AS_TEXT(x) #x
 #define UNROLL_BY(n) _Pragma(AS_TEXT(unroll n))

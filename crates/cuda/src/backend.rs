@@ -6,8 +6,8 @@ use tare_core::{Fault, Weight};
 use tare_ops::plan::KvShape;
 use tare_ops::reference::sample::sample_row;
 use tare_ops::{
-    Backend, BackendInfo, Batch, Executable, ForwardPlan, Isa, IsaSet, KvId, KvSpan, OpError, OpName, PoolInfo,
-    RowOutput, Sampler, StepOutput, Variant, Wants, WeightId,
+    Backend, BackendInfo, Batch, Executable, ForwardPlan, KvId, KvSpan, OpError, OpName, PoolInfo, RowOutput, Sampler,
+    StepOutput, Variant, Wants, WeightId,
 };
 
 use crate::args::SampleResult;
@@ -123,7 +123,8 @@ impl<D: Device> CudaBackend<D> {
         let id = self.device.kernel(&Unit::of(OpName::KvAppend, None), kernel)?;
         let grid = (2 * pool.info.shape.layers as u32, 1);
         let args = bytemuck::bytes_of(&args).to_vec();
-        self.device.launch(&Launch { kernel: id, key: kernel.to_string(), grid, threads: 128, early: false, args })
+        let launch = Launch { kernel: id, key: kernel.to_string(), grid, threads: 128, shared: 0, early: false, args };
+        self.device.launch(&launch)
     }
 
     /// Checks the batch, makes room and writes the step's block to the device.
@@ -240,12 +241,7 @@ fn unknown(what: &str, id: u32) -> Fault {
 
 impl<D: Device> Backend for CudaBackend<D> {
     fn describe(&self) -> BackendInfo {
-        BackendInfo {
-            name: "cuda".to_string(),
-            device: self.device.describe(),
-            threads: 1,
-            isa: IsaSet::new([Isa::Cuda]),
-        }
+        BackendInfo { name: "cuda".to_string(), device: self.device.describe(), threads: 1, isa: self.device.isa() }
     }
 
     fn variants(&self) -> &[Variant] {

@@ -1,23 +1,23 @@
 //! The launches of a plan: each call, or several that one launch can carry, with the structure that its kernel takes.
 
-use tare_core::Fault;
-use tare_ops::{BufId, ForwardPlan, Op, OpCall, OpError, OpName, RopeStyle, Rounding, RowSpace, WeightId};
+use std::collections::BTreeSet;
 
-use crate::args::{self, Part};
+use tare_core::Fault;
+use tare_ops::{BufId, ForwardPlan, Op, OpCall, OpError, OpName, RopeStyle, RowSpace, WeightId};
+
+use crate::args;
 use crate::device::{Address, Device, Launch, failed};
-use crate::fuse::{Group, groups};
+use crate::fuse::{Group, groups, writes};
 use crate::kv::shape_args;
 use crate::program::{Linker, MOST_PARTS, Places, rows, stride};
 use crate::registry::{MOST_HEAD, Method};
-use crate::units::{LINEAR_FEW, LINEAR_GATED, LINEAR_MANY, PARTS, Unit};
+use crate::units::Unit;
 use crate::weights::Held;
 
 mod free;
+mod products;
+mod tiles;
 
-/// Rows and outputs of a tile of `linear_many`.
-const TILE: usize = 32;
-/// Outputs of a block of `linear_few_*`.
-const FEW_OUTPUTS: usize = 8;
 /// Heads of a block of `heads`.
 const HEADS_EACH: usize = 8;
 /// Logits of one part in which the largest is looked for.
@@ -32,6 +32,8 @@ pub(crate) struct Build<'a, D> {
     /// Where the program's memory begins, and with it the step's block.
     pub(crate) base: Address,
     pub(crate) launches: Vec<Launch>,
+    /// Buffers whose rows lie as BF16 too, as they are.
+    pub(crate) narrowed: BTreeSet<u16>,
 }
 
 /// A kernel's name, the grid and the threads of a block.
@@ -58,15 +60,26 @@ impl<D: Device> Build<'_, D> {
         for groups in &self.places.split.groups {
             self.device.upload(self.base.plus(groups.at), bytemuck::cast_slice(&groups.table))?;
         }
-        groups(self.plan, fused).iter().try_for_each(|group| match group {
-            Group::One(at) => self.call(&self.plan.calls[*at]),
-            Group::Linears { norm, first, count, gated } => self.linears(group, *norm, *first..*first + *count, *gated),
-            Group::Heads { first, normed, attended } => self.heads(group, *first, *normed, *attended),
+        groups(self.plan, fused).iter().try_for_each(|group| {
+            for call in &self.plan.calls[group.calls()] {
+                writes(&call.op).map(|out| self.narrowed.remove(&out.0));
+            }
+            match group {
+                Group::One(at) => self.call(*at),
+                Group::Linears { norm, first, count, gated } => {
+                    self.linears(group, *norm, *first..*first + *count, *gated)
+                }
+                Group::Heads { first, normed, attended } => self.heads(group, *first, *normed, *attended),
+            }
         })
     }
 
-    fn call(&mut self, call: &OpCall) -> Result<(), OpError> {
+    fn call(&mut self, at: usize) -> Result<(), OpError> {
+        let call = &self.plan.calls[at];
+        let tiles = Method::of(&call.kernel).is_tiles();
         match &call.op {
+            Op::Linear { .. } if tiles => self.tiles(at..at + 1, None),
+            Op::Attention { q, .. } if tiles => self.attention_tiles(call, *q),
             Op::Embedding { .. } => self.embedding(call),
             Op::RmsNorm { x, weight, eps, out } => {
                 let norm = Norm { x: *x, weight: *weight, heads: 1, eps: *eps, out: *out };
@@ -145,16 +158,24 @@ impl<D: Device> Build<'_, D> {
     }
 
     fn attention(&mut self, call: &OpCall) -> Result<(), OpError> {
-        let Op::Attention { layer, q, kv_of_head, scale, out } = &call.op else { return Ok(()) };
         if Method::of(&call.kernel) == Method::Split {
             return self.split(call.kernel.clone(), call, None);
         }
+        let args = self.attention_args(call)?;
+        let Op::Attention { q, .. } = &call.op else { return Ok(()) };
+        self.push(call, ("attention", (args.heads as usize, self.rows(*q)), 256), &args)
+    }
+
+    fn attention_args(&self, call: &OpCall) -> Result<args::Attention, OpError> {
+        let Op::Attention { layer, q, kv_of_head, scale, out } = &call.op else {
+            return Err(failed(&call.kernel, "no call of attention"));
+        };
         if self.plan.kv.head_size > MOST_HEAD {
             let expected = format!("heads of at most {MOST_HEAD} elements");
             return Err(Fault::new(call.kernel.clone(), expected, self.plan.kv.head_size.to_string()).into());
         }
         let table = self.places.heads_tables.iter().find(|(t, _)| t == kv_of_head).map_or(0, |(_, at)| *at);
-        let args = args::Attention {
+        Ok(args::Attention {
             step: self.base.0,
             q: self.at(*q),
             out: self.at(*out),
@@ -166,8 +187,7 @@ impl<D: Device> Build<'_, D> {
             heads: kv_of_head.len() as u32,
             scale: *scale,
             reserved: 0,
-        };
-        self.push(call, ("attention", (kv_of_head.len(), self.rows(*q)), 256), &args)
+        })
     }
 
     fn swiglu(&mut self, call: &OpCall) -> Result<(), OpError> {
@@ -183,7 +203,8 @@ impl<D: Device> Build<'_, D> {
             out_stride: self.stride(*out),
             width: width as u32,
         };
-        self.push(call, ("swiglu", (width.div_ceil(256), self.rows(*out)), 256), &args)
+        let kernel = if Method::of(&call.kernel) == Method::Lanes { "swiglu" } else { "swiglu_fast" };
+        self.push(call, (kernel, (width.div_ceil(256), self.rows(*out)), 256), &args)
     }
 
     fn select_rows(&mut self, call: &OpCall) -> Result<(), OpError> {
@@ -220,78 +241,6 @@ impl<D: Device> Build<'_, D> {
         }
         self.push(call, ("sample_parts", (count, rows), 256), &args)?;
         self.push(call, ("sample_finish", (rows, 1), 1024), &args)
-    }
-
-    /// One product by itself.
-    fn linear(&mut self, call: &OpCall) -> Result<(), OpError> {
-        if Method::of(&call.kernel) == Method::Gemv {
-            return self.gemv(call.kernel.clone(), &[call], None, false);
-        }
-        let args = self.linear_args(&[call], None)?;
-        let Op::Linear { out, .. } = &call.op else { return Ok(()) };
-        let (rows, outputs) = (self.rows(*out), args.part[0].m.rows as usize);
-        let shape = match few(&LINEAR_FEW, rows) {
-            Some(kernel) => (kernel, (outputs.div_ceil(FEW_OUTPUTS), 1), 128),
-            None => (LINEAR_MANY, (outputs.div_ceil(TILE), rows.div_ceil(TILE)), 256),
-        };
-        self.push(call, shape, &args)
-    }
-
-    /// Products over the same rows, with the norm before and the gated unit after them.
-    fn linears(
-        &mut self,
-        group: &Group,
-        norm: Option<usize>,
-        products: std::ops::Range<usize>,
-        gated: Option<usize>,
-    ) -> Result<(), OpError> {
-        let plan = self.plan;
-        let calls: Vec<&OpCall> = plan.calls[products].iter().collect();
-        if Method::of(&calls[0].kernel) == Method::Gemv {
-            return self.gemv(self.key(group), &calls, norm.map(|at| &plan.calls[at]), gated.is_some());
-        }
-        let args = self.linear_args(&calls, norm.map(|at| &plan.calls[at]))?;
-        let Op::Linear { out, .. } = &calls[0].op else { return Ok(()) };
-        let rows = self.rows(*out);
-        let blocks = |p: &Part| (p.m.rows as usize).div_ceil(FEW_OUTPUTS);
-        let (kernel, blocks) = match gated {
-            Some(_) => (few(&LINEAR_GATED, rows), blocks(&args.part[0])),
-            None => (few(&LINEAR_FEW, rows), args.part[..calls.len()].iter().map(blocks).sum()),
-        };
-        let kernel = kernel.ok_or_else(|| failed(&calls[0].kernel, "no kernel for so many rows"))?;
-        let unit = self.unit(calls[0]);
-        self.launch(&unit, self.key(group), (kernel, (blocks, 1), 128), &args)
-    }
-
-    fn linear_args(&self, calls: &[&OpCall], norm: Option<&OpCall>) -> Result<args::Linear, OpError> {
-        let mut args: args::Linear = bytemuck::Zeroable::zeroed();
-        let mut first_block = 0;
-        for (part, call) in args.part.iter_mut().zip(calls) {
-            let Op::Linear { weight, bias, out, .. } = &call.op else { continue };
-            let m = self.held(*weight).matrix;
-            *part = Part {
-                m,
-                bias: bias.map(|b| self.vector(call, b)).transpose()?.unwrap_or(0),
-                out: self.at(*out),
-                out_stride: self.stride(*out),
-                first_block,
-            };
-            first_block += m.rows.div_ceil(FEW_OUTPUTS as u32);
-        }
-        args.parts = calls.len().min(PARTS) as u32;
-        args.step = self.base.0;
-        if let Op::Linear { x, accumulate, rounding, .. } = &calls[0].op {
-            (args.x, args.x_stride) = (self.at(*x), self.stride(*x));
-            args.accumulate = u32::from(*accumulate);
-            args.bf16 = u32::from(*rounding == Rounding::Bf16);
-            args.of_selected = self.of_selected(*x);
-        }
-        if let Some((call, Op::RmsNorm { x, weight, eps, .. })) = norm.map(|call| (call, &call.op)) {
-            (args.x, args.x_stride) = (self.at(*x), self.stride(*x));
-            args.norm = self.vector(call, *weight)?;
-            args.eps = *eps;
-        }
-        Ok(args)
     }
 
     /// Norms and rotations of queries and keys, and the append; with `attended` the attention after them.
@@ -334,7 +283,19 @@ impl<D: Device> Build<'_, D> {
         &mut self,
         unit: &Unit,
         key: String,
+        shape: Shape<'_>,
+        args: &A,
+    ) -> Result<(), OpError> {
+        self.launch_with(unit, key, shape, 0, args)
+    }
+
+    /// A launch whose blocks get so many bytes of shared memory.
+    fn launch_with<A: bytemuck::Pod>(
+        &mut self,
+        unit: &Unit,
+        key: String,
         (kernel, grid, threads): Shape<'_>,
+        shared: u32,
         args: &A,
     ) -> Result<(), OpError> {
         let early = unit.starts_early();
@@ -344,7 +305,8 @@ impl<D: Device> Build<'_, D> {
         }
         let kernel = self.device.kernel(unit, kernel)?;
         let grid = (grid.0 as u32, grid.1 as u32);
-        self.launches.push(Launch { kernel, key, grid, threads, early, args: bytemuck::bytes_of(args).to_vec() });
+        let args = bytemuck::bytes_of(args).to_vec();
+        self.launches.push(Launch { kernel, key, grid, threads, shared, early, args });
         Ok(())
     }
 

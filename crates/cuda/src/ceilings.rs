@@ -70,6 +70,7 @@ pub fn measure(config: &CudaConfig) -> Result<Ceilings, OpError> {
     let mut series = |kernel: &str, count: u64, amount: u64| {
         let args = Args { words: words.0, out: out.0, count };
         let launch = Launch {
+            shared: 0,
             kernel: driver.kernel(&Unit::ceilings(), kernel)?,
             key: kernel.to_string(),
             grid: (blocks as u32, 1),

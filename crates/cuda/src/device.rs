@@ -1,6 +1,6 @@
 //! What the backend needs of a device: memory, kernels, and lists of launches that can be replayed.
 
-use tare_ops::OpError;
+use tare_ops::{IsaSet, OpError};
 
 use crate::units::Unit;
 
@@ -27,6 +27,22 @@ pub struct KernelId(pub usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GraphId(pub usize);
 
+/// A matrix of BF16 numbers that kernels copy in tiles of 64 columns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tiled {
+    /// [rows, columns]
+    pub at: Address,
+    /// Rows; a tile that reaches beyond them is filled with zeros.
+    pub rows: usize,
+    /// Columns, a multiple of 64.
+    pub columns: usize,
+    /// Rows of a tile, at most 256.
+    pub tile_rows: usize,
+}
+
+/// What a kernel names a [`Tiled`] by, in the device's own form.
+pub type TileMap = [u64; 16];
+
 /// One launch of a kernel.
 #[derive(Clone, Debug)]
 pub struct Launch {
@@ -38,6 +54,8 @@ pub struct Launch {
     pub grid: (u32, u32),
     /// Threads of a block.
     pub threads: u32,
+    /// Bytes of shared memory that a block gets beside what its kernel declares.
+    pub shared: u32,
     /// Whether it may start before what was launched before it has ended: it waits itself before it reads what that writes.
     pub early: bool,
     /// The bytes of the kernel's one argument.
@@ -48,6 +66,9 @@ pub struct Launch {
 pub trait Device: Send {
     /// What it is, for people.
     fn describe(&self) -> String;
+
+    /// Levels that kernels may need of it.
+    fn isa(&self) -> IsaSet;
 
     /// Multiprocessors: how many blocks run side by side, as far as launches are shaped by it.
     fn multiprocessors(&self) -> u32;
@@ -84,6 +105,12 @@ pub trait Device: Send {
     /// # Errors
     /// When the unit does not compile.
     fn kernel(&mut self, unit: &Unit, name: &str) -> Result<KernelId, OpError>;
+
+    /// Makes a name for a matrix that is copied in tiles.
+    ///
+    /// # Errors
+    /// When the device copies no tiles, or not these.
+    fn tile_map(&mut self, matrix: Tiled) -> Result<TileMap, OpError>;
 
     /// Runs one kernel.
     ///

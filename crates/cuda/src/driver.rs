@@ -1,5 +1,7 @@
 //! A device behind NVIDIA's driver: one context, one stream, modules kept by digest, captured graphs.
 
+mod maps;
+
 use std::collections::BTreeMap;
 use std::ffi::{CString, c_void};
 use std::fmt;
@@ -9,15 +11,20 @@ use std::sync::Arc;
 use cudarc::driver::{CudaContext, CudaGraph, CudaStream, DriverError, result, sys};
 use tare_core::Fault;
 use tare_core::digest::sha256_hex;
-use tare_ops::OpError;
+use tare_ops::{Isa, IsaSet, OpError};
 
-use crate::device::{Address, Device, GraphId, KernelId, Launch, failed};
+use crate::device::{Address, Device, GraphId, KernelId, Launch, TileMap, Tiled, failed};
 use crate::nvrtc::{Nvrtc, OPTIONS};
 use crate::probe::{CudaInfo, Opened, open, say};
 use crate::units::Unit;
 
 /// Bytes of pinned memory through which a step's changes travel.
 const STAGING_BYTES: usize = 4 << 20;
+
+/// The architecture whose products of warpgroups kernels are written for.
+const HOPPER: &str = "sm_90a";
+/// Bytes of shared memory that a block gets without being asked whether it may.
+const PLAIN_SHARED: u32 = 48 << 10;
 
 /// How a device is used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -180,12 +187,18 @@ impl Driver {
             blockDimX: launch.threads,
             blockDimY: 1,
             blockDimZ: 1,
-            sharedMemBytes: 0,
+            sharedMemBytes: launch.shared,
             hStream: stream,
             attrs: &raw mut attribute,
             numAttrs: u32::from(launch.early && self.overlaps),
         };
         let function = self.kernels[launch.kernel.0];
+        if launch.shared > PLAIN_SHARED {
+            let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            // SAFETY: a kernel of a loaded module; the driver refuses what a block cannot have.
+            unsafe { result::function::set_function_attribute(function, attribute, launch.shared as i32) }
+                .map_err(|e| failed(&launch.key, say(&e)))?;
+        }
         // SAFETY: the kernel takes one structure, whose bytes these are: programs are built from the types of `args`. The
         // attribute lives until the call has returned.
         let started = unsafe {
@@ -223,6 +236,11 @@ impl Device for Driver {
     fn describe(&self) -> String {
         let CudaInfo { name, arch, driver, nvrtc, .. } = &self.info;
         format!("{name} ({arch}, driver for CUDA {driver}, compiler {nvrtc})")
+    }
+
+    fn isa(&self) -> IsaSet {
+        let hopper = (self.info.arch == HOPPER).then_some(Isa::Hopper);
+        IsaSet::new(hopper.into_iter().chain([Isa::Cuda]))
     }
 
     fn multiprocessors(&self) -> u32 {
@@ -305,6 +323,11 @@ impl Device for Driver {
         self.kernels.push(function.map_err(|e| failed(name, say(&e)))?);
         self.names.insert(key, id);
         Ok(id)
+    }
+
+    fn tile_map(&mut self, matrix: Tiled) -> Result<TileMap, OpError> {
+        self.bind("map of a matrix in tiles")?;
+        maps::encode(matrix)
     }
 
     fn launch(&mut self, launch: &Launch) -> Result<(), OpError> {

@@ -7,6 +7,7 @@ use tare_ops::{BufId, ForwardPlan, Op, RowSpace, WeightId};
 
 use crate::layout::Layout;
 use crate::registry::{FREE_ROWS, MOST_HEAD, Method};
+use crate::tiles::widened_rows;
 use crate::units::{GATED, LINEAR_FEW, PARTS, STAGED_COLUMNS};
 
 /// Calls that one launch carries, by their indices in the plan.
@@ -71,11 +72,13 @@ struct Finder<'a> {
 #[derive(Clone, Copy, PartialEq)]
 struct Product {
     x: BufId,
+    method: Method,
     layout: Layout,
     bf16: bool,
     out: BufId,
     accumulate: bool,
-    method: Method,
+    /// Whether its weight is too wide to be widened at once.
+    in_parts: bool,
 }
 
 impl Finder<'_> {
@@ -125,11 +128,13 @@ impl Finder<'_> {
     /// Products over the same rows from `at` on, with the gated unit after two of them.
     fn linears(&self, at: usize, norm: Option<(usize, BufId)>) -> Option<Group> {
         let first = self.product(at)?;
-        if self.rows(first.out) > LINEAR_FEW[LINEAR_FEW.len() - 1].0 || norm.is_some_and(|(_, x)| x != first.x) {
+        let tiles = first.method.is_tiles();
+        let many = self.rows(first.out) > LINEAR_FEW[LINEAR_FEW.len() - 1].0;
+        if norm.is_some_and(|(_, x)| tiles || x != first.x) || (many && !tiles) {
             return None;
         }
         let mut outs = vec![first.out];
-        while let Some(next) = self.product(at + outs.len()) {
+        while let Some(next) = self.product(at + outs.len()).filter(|next| !next.in_parts) {
             let alike = Product { out: first.out, ..next } == first && !first.accumulate;
             if !alike || outs.contains(&next.out) || next.out == first.x || outs.len() == PARTS {
                 break;
@@ -138,7 +143,11 @@ impl Finder<'_> {
         }
         let norm = norm.map(|(at, _)| at);
         let group = Group::Linears { norm, first: at, count: outs.len(), gated: None };
-        let gated = self.gated(&group, &outs);
+        let gated = match first.method {
+            Method::Wgmma => self.gated_tiles(&group, &outs),
+            Method::Mma => None,
+            _ => self.gated(&group, &outs),
+        };
         Some(match group {
             Group::Linears { norm, first, count, .. } => Group::Linears { norm, first, count, gated },
             other => other,
@@ -154,11 +163,41 @@ impl Finder<'_> {
         (theirs && self.rows(*gate) <= most && !self.read_from(at + 1, *up)).then_some(at)
     }
 
+    /// The same for products in tiles, which keep what the unit gives as BF16 alone.
+    fn gated_tiles(&self, products: &Group, outs: &[BufId]) -> Option<usize> {
+        let at = products.calls().end;
+        let (Some(Op::SwiGlu { gate, up, out }), [first, second]) = (self.op(at), outs) else { return None };
+        let theirs = gate == first && up == second && out == gate;
+        let fast = self.method(at) == Method::Fast;
+        (theirs && fast && !self.read_from(at + 1, *up) && self.only_tiles_read(at + 1, *out)).then_some(at)
+    }
+
+    /// Whether somebody from `at` on reads what `buffer` holds before another writes it, and all who do are products in
+    /// tiles.
+    fn only_tiles_read(&self, at: usize, buffer: BufId) -> bool {
+        let mut read = false;
+        for call in &self.plan.calls[at..] {
+            if reads(&call.op).contains(&Some(buffer)) {
+                let tiles = matches!(call.op, Op::Linear { .. }) && Method::of(&call.kernel).is_tiles();
+                if !tiles || writes(&call.op) == Some(buffer) {
+                    return false;
+                }
+                read = true;
+            }
+            if writes(&call.op) == Some(buffer) {
+                break;
+            }
+        }
+        read
+    }
+
     fn product(&self, at: usize) -> Option<Product> {
         let Some(Op::Linear { x, weight, accumulate, rounding, out, .. }) = self.op(at) else { return None };
         let bf16 = *rounding == tare_ops::Rounding::Bf16;
         let (layout, method) = (self.layout(*weight)?, self.method(at));
-        Some(Product { x: *x, layout, bf16, out: *out, accumulate: *accumulate, method })
+        let packed = self.plan.weight(*weight).filter(|_| method.is_tiles() && layout.plain == 0);
+        let in_parts = packed.is_some_and(|w| widened_rows(w.rows, w.cols) < w.rows);
+        Some(Product { x: *x, layout, bf16, out: *out, accumulate: *accumulate, method, in_parts })
     }
 
     /// `[norm q, norm k,] rope q, rope k, append k v` and, where it may travel along, the attention of q.
@@ -228,7 +267,7 @@ fn reads(op: &Op) -> [Option<BufId>; 2] {
 }
 
 /// The buffer whose every row a call writes anew.
-fn writes(op: &Op) -> Option<BufId> {
+pub(crate) fn writes(op: &Op) -> Option<BufId> {
     match op {
         Op::KvAppend { .. } | Op::Sample { .. } => None,
         other => Some(*other.output()),

@@ -23,6 +23,7 @@ mod quants;
 mod registry;
 mod split;
 mod step;
+mod tiles;
 pub mod units;
 mod weights;
 

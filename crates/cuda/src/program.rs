@@ -1,13 +1,18 @@
 //! A plan made ready: one allocation, and the launches of a step in order.
 
-use tare_core::Fault;
+use std::collections::{BTreeMap, BTreeSet};
+
+use tare_core::{Fault, Format};
 use tare_ops::{BatchCheck, BufId, ForwardPlan, Op, OpCall, OpError, RopeTable, RowSpace, Variant};
 
 use crate::args::SampleResult;
 use crate::build::Build;
 use crate::device::{Address, Device, GraphId, Launch};
+use crate::registry::Method;
 use crate::split::SplitRoom;
 use crate::step::StepLayout;
+use crate::tiles::{narrow_bytes, widened_rows};
+use crate::units::PARTS;
 use crate::weights::Held;
 
 /// Rows that one launch can have in its second dimension.
@@ -89,8 +94,15 @@ impl Linker<'_> {
         let places = Places::of(plan)?;
         let base = device.alloc("a step", places.bytes)?;
         let built = device.fill(base, places.bytes, 0).and_then(|()| {
-            let mut build =
-                Build { linker: *self, plan, device: &mut *device, places: &places, base, launches: vec![] };
+            let mut build = Build {
+                linker: *self,
+                plan,
+                device: &mut *device,
+                places: &places,
+                base,
+                launches: vec![],
+                narrowed: BTreeSet::new(),
+            };
             build.all(self.fused).map(|()| build.launches)
         });
         let launches = built.inspect_err(|_| device.free(base))?;
@@ -146,6 +158,10 @@ pub(crate) struct Places {
     pub(crate) split: SplitRoom,
     pub(crate) parts: usize,
     pub(crate) results: usize,
+    /// Where rows that products in tiles read lie as BF16, by their buffers.
+    pub(crate) narrow: BTreeMap<u16, usize>,
+    /// Room for packed weights as BF16.
+    pub(crate) widened: usize,
     logits: Option<BufId>,
     bytes: usize,
 }
@@ -185,8 +201,22 @@ impl Places {
         let parts = take(plan.bucket.selected * MOST_PARTS * result).ok_or_else(too_much)?;
         let results = take(plan.bucket.selected * result).ok_or_else(too_much)?;
         let split = SplitRoom::new(plan, |bytes| take(bytes).ok_or_else(too_much))?;
-        let heads = heads_tables.iter().map(|(t, _)| t.len()).max().unwrap_or(0);
-        Ok(Self { layout, buffers, heads_tables, heads, split, parts, results, logits, bytes: end })
+        let mut narrow = BTreeMap::new();
+        for call in plan.calls.iter().filter(|call| Method::of(&call.kernel).is_tiles()) {
+            let Op::Linear { x, .. } = &call.op else { continue };
+            let bytes = narrow_bytes(rows(plan, plan.buffer(*x).rows), plan.buffer(*x).width);
+            if !narrow.contains_key(&x.0) {
+                narrow.insert(x.0, take(bytes).ok_or_else(too_much)?);
+            }
+        }
+        let widened = take(most_widened(plan)).ok_or_else(too_much)?;
+        // Other attention keeps no scores in memory.
+        let scoring = |call: &OpCall| match &call.op {
+            Op::Attention { kv_of_head, .. } if Method::of(&call.kernel) == Method::Lanes => kv_of_head.len(),
+            _ => 0,
+        };
+        let heads = plan.calls.iter().map(scoring).max().unwrap_or(0);
+        Ok(Self { layout, buffers, heads_tables, heads, split, parts, results, narrow, widened, logits, bytes: end })
     }
 
     fn answers(&self, plan: &ForwardPlan, base: Address) -> Option<Answers> {
@@ -199,6 +229,18 @@ impl Places {
             vocab,
         })
     }
+}
+
+/// Bytes that the packed weights of one launch in tiles take as BF16, at most: as many as one launch has parts, none wider
+/// than what is widened at once.
+fn most_widened(plan: &ForwardPlan) -> usize {
+    let bytes = |call: &OpCall| {
+        let Op::Linear { weight, .. } = &call.op else { return 0 };
+        let packed = plan.weight(*weight).filter(|w| Method::of(&call.kernel).is_tiles() && w.format != Format::BF16);
+        packed.map_or(0, |w| narrow_bytes(widened_rows(w.rows, w.cols), w.cols).next_multiple_of(ALIGN))
+    };
+    let all: Vec<usize> = plan.calls.iter().map(bytes).collect();
+    all.windows(PARTS.min(all.len().max(1))).map(|w| w.iter().sum()).max().unwrap_or(0)
 }
 
 /// The most rows of a space.

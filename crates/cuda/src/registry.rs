@@ -14,6 +14,8 @@ const FEW_ROWS: usize = 16;
 pub(crate) const FREE_ROWS: usize = 16;
 /// Elements of the largest head that split attention takes.
 const MOST_SPLIT_HEAD: usize = 128;
+/// Elements of the largest head that attention of warpgroups takes.
+const MOST_WGMMA_HEAD: usize = 128;
 
 /// How a kernel of this backend goes about it: which source it is compiled from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,16 +28,33 @@ pub(crate) enum Method {
     Split,
     /// A block for each row.
     Block,
+    /// Many rows in tiles, on any tensor cores.
+    Mma,
+    /// Many rows in tiles, on Hopper's.
+    Wgmma,
+    /// The device's own exponentials.
+    Fast,
 }
 
 impl Method {
-    const NAMED: [(Method, &'static str); 3] =
-        [(Method::Gemv, "gemv"), (Method::Split, "split"), (Method::Block, "block")];
+    const NAMED: [(Method, &'static str); 6] = [
+        (Method::Gemv, "gemv"),
+        (Method::Split, "split"),
+        (Method::Block, "block"),
+        (Method::Mma, "mma"),
+        (Method::Wgmma, "wgmma"),
+        (Method::Fast, "fast"),
+    ];
 
     /// That of the kernel `key`: the last word before the level, [`Method::Lanes`] when it is none of these.
     pub(crate) fn of(key: &str) -> Self {
         let word = key.rsplit('.').nth(1);
         Self::NAMED.iter().find(|(_, name)| Some(*name) == word).map_or(Self::Lanes, |(method, _)| *method)
+    }
+
+    /// Whether it multiplies in tiles.
+    pub(crate) const fn is_tiles(self) -> bool {
+        matches!(self, Method::Mma | Method::Wgmma)
     }
 }
 
@@ -69,13 +88,27 @@ fn free(op: OpName) -> Vec<Variant> {
         let key = format!("{op}.{read}{method}.{}", Isa::Cuda);
         Variant { key, op, format, isa: Isa::Cuda, order: Order::Free, slack: Slack::F32, fits }
     };
+    let hopper = |v: Variant| Variant { isa: Isa::Hopper, ..v };
     match op {
         OpName::Linear => {
-            let taken = Format::ALL.into_iter().filter(|f| Layout::of(*f).on_tensor_cores());
-            taken.map(|f| one("gemv", Some(f), gemv)).collect()
+            let few = Format::ALL.into_iter().filter(|f| Layout::of(*f).on_tensor_cores());
+            let few = few.map(|f| one("gemv", Some(f), gemv));
+            // Weights are BF16, or are made so: no plain format with more bits.
+            let many = Format::ALL.into_iter().filter(|f| *f == Format::BF16 || Layout::of(*f).plain == 0);
+            let many = many.flat_map(|f| {
+                let slack = if f == Format::BF16 { Slack::F32 } else { Slack::Bf16Products };
+                let both = [hopper(one("wgmma", Some(f), linear_tiles)), one("mma", Some(f), linear_tiles)];
+                both.map(|v| Variant { slack, ..v })
+            });
+            few.chain(many).collect()
         }
-        OpName::Attention => vec![one("split", None, split)],
+        OpName::Attention => {
+            let tiles = [hopper(one("wgmma", None, attention_wgmma)), one("mma", None, attention_mma)];
+            let tiles = tiles.map(|v| Variant { slack: Slack::Bf16Products, ..v });
+            [one("split", None, split)].into_iter().chain(tiles).collect()
+        }
         OpName::RmsNorm => vec![one("block", None, always)],
+        OpName::SwiGlu => vec![one("fast", None, many_rows)],
         OpName::Sample => vec![one("split", None, always)],
         _ => Vec::new(),
     }
@@ -97,7 +130,7 @@ fn attention(_: &Variant, s: &OpShape, _: &IsaSet) -> Fit {
         return Fit::No { why: format!("takes heads of at most {MOST_HEAD} elements") };
     }
     if s.rows > FEW_ROWS {
-        let why = "each row and head reads the context by itself; there is no kernel for tiles of rows";
+        let why = "each row and head reads the context by itself; tiles of rows add in an order of their own";
         return Fit::Fallback { why: why.to_string() };
     }
     Fit::Best
@@ -119,6 +152,41 @@ fn split(_: &Variant, s: &OpShape, _: &IsaSet) -> Fit {
         few_rows(s)
     };
     why.map_or(Fit::Best, |why| Fit::No { why })
+}
+
+fn linear_tiles(v: &Variant, s: &OpShape, isa: &IsaSet) -> Fit {
+    if s.rounding != Some(Rounding::Bf16) {
+        return Fit::No { why: "multiplies BF16 activations alone".to_string() };
+    }
+    match many_rows(v, s, isa) {
+        Fit::Best => linear(v, s, isa),
+        other => other,
+    }
+}
+
+fn attention_wgmma(v: &Variant, s: &OpShape, isa: &IsaSet) -> Fit {
+    attention_tiles(MOST_WGMMA_HEAD, (v, s, isa))
+}
+
+fn attention_mma(v: &Variant, s: &OpShape, isa: &IsaSet) -> Fit {
+    attention_tiles(MOST_HEAD, (v, s, isa))
+}
+
+fn attention_tiles(head: usize, (v, s, isa): (&Variant, &OpShape, &IsaSet)) -> Fit {
+    if s.kv_element_bytes != 2 {
+        return Fit::No { why: "reads BF16 caches alone".to_string() };
+    }
+    if s.head_size > head || !s.head_size.is_multiple_of(16) {
+        return Fit::No { why: format!("takes heads of at most {head} elements, a multiple of 16") };
+    }
+    many_rows(v, s, isa)
+}
+
+fn many_rows(_: &Variant, s: &OpShape, _: &IsaSet) -> Fit {
+    if s.rows <= FREE_ROWS {
+        return Fit::No { why: format!("takes more than {FREE_ROWS} rows") };
+    }
+    Fit::Best
 }
 
 /// Why a kernel for few rows does not take a call.

@@ -1,5 +1,7 @@
 //! What changes from step to step, written as one run of bytes for one place in device memory.
 
+use std::collections::BTreeMap;
+
 use tare_ops::reference::rope::angles;
 use tare_ops::{Batch, Bucket, KvId, RopeTable, TokenSource, Wants};
 
@@ -57,8 +59,32 @@ pub(crate) struct StepBlock {
     /// Rows that want something.
     pub(crate) selected: Vec<u32>,
     first_page: Vec<u32>,
-    cosine: Vec<f32>,
-    sine: Vec<f32>,
+    angles: Angles,
+}
+
+/// Sines and cosines of the positions that steps have had so far: a prompt of thousands of rows would wait for them.
+#[derive(Clone, Debug, Default)]
+struct Angles {
+    rope: Option<RopeTable>,
+    /// [pairs] cosines, then as many sines.
+    of: BTreeMap<u32, Vec<f32>>,
+}
+
+impl Angles {
+    /// Cosines and sines of a position.
+    fn of(&mut self, rope: &RopeTable, position: u32) -> (&[f32], &[f32]) {
+        if self.rope.as_ref() != Some(rope) {
+            *self = Self { rope: Some(rope.clone()), of: BTreeMap::new() };
+        }
+        let pairs = rope.inv_freq.len();
+        let both = self.of.entry(position).or_insert_with(|| {
+            let mut both = vec![0.0; 2 * pairs];
+            let (cosine, sine) = both.split_at_mut(pairs);
+            angles(rope, position, cosine, sine);
+            both
+        });
+        both.split_at(pairs)
+    }
 }
 
 impl StepBlock {
@@ -123,16 +149,14 @@ impl StepBlock {
     }
 
     fn write_angles(&mut self, layout: &StepLayout, batch: &Batch, rope: &RopeTable) {
-        let (mut cosine, mut sine) = (std::mem::take(&mut self.cosine), std::mem::take(&mut self.sine));
-        cosine.resize(layout.pairs, 0.0);
-        sine.resize(layout.pairs, 0.0);
+        let mut kept = std::mem::take(&mut self.angles);
         for (t, row) in batch.rows.iter().enumerate().filter(|_| layout.pairs > 0) {
-            angles(rope, row.position, &mut cosine, &mut sine);
+            let (cosine, sine) = kept.of(rope, row.position);
             let offset = t * layout.pairs * size_of::<f32>();
-            self.put(layout.cosine + offset, bytemuck::cast_slice(&cosine));
-            self.put(layout.sine + offset, bytemuck::cast_slice(&sine));
+            self.put(layout.cosine + offset, bytemuck::cast_slice(cosine));
+            self.put(layout.sine + offset, bytemuck::cast_slice(sine));
         }
-        (self.cosine, self.sine) = (cosine, sine);
+        self.angles = kept;
     }
 
     fn put(&mut self, at: usize, bytes: &[u8]) {

@@ -1,5 +1,7 @@
 //! The kernels as texts that are compiled by themselves: one unit for each source, or for each layout of weights that it reads.
 
+pub mod tiles;
+
 use tare_core::Format;
 use tare_ops::{OpName, Variant};
 
@@ -23,6 +25,8 @@ pub struct Unit {
     pub text: String,
     /// Kernels in it.
     pub kernels: &'static [&'static str],
+    /// Whether only `sm_90a` has the instructions.
+    pub hopper: bool,
 }
 
 /// Kernels of `linear.cu` for a few rows, with the most rows that each takes.
@@ -61,7 +65,10 @@ impl Unit {
                 Self::plain("norm", &[include_str!("../kernels/norm.cu")], &["rms_norm", "head_norm"])
             }
             OpName::Rope => Self::plain("rope", &[include_str!("../kernels/rope.cu")], &["rope"]),
-            OpName::SwiGlu => Self::plain("swiglu", &[include_str!("../kernels/swiglu.cu")], &["swiglu"]),
+            OpName::SwiGlu => {
+                let parts = &[tiles::TENSOR, include_str!("../kernels/swiglu.cu")];
+                Self::plain("swiglu", parts, &["swiglu", "swiglu_fast"])
+            }
             OpName::SelectRows => {
                 Self::plain("select_rows", &[include_str!("../kernels/select_rows.cu")], &["select_rows"])
             }
@@ -99,6 +106,10 @@ impl Unit {
                 let kernels = &["sample_split_parts", "sample_split_finish"];
                 Self::plain("sample_split", &[FREE, SAMPLE, include_str!("../kernels/sample_split.cu")], kernels)
             }
+            (OpName::Linear, Method::Mma) => tiles::products_mma(),
+            (OpName::Linear, Method::Wgmma) => tiles::products_wgmma(),
+            (OpName::Attention, Method::Mma) => tiles::attention_mma(),
+            (OpName::Attention, Method::Wgmma) => tiles::attention_wgmma(),
             _ => Self::of(op, format),
         }
     }
@@ -122,7 +133,8 @@ impl Unit {
     /// Every unit.
     pub fn all() -> Vec<Self> {
         let of = |v: Variant| Self::with(v.op, v.format, Method::of(&v.key));
-        let mut all: Vec<Self> = variants().into_iter().map(of).chain([Self::heads(), Self::ceilings()]).collect();
+        let others = [Self::heads(), Self::ceilings()].into_iter().chain(tiles::others());
+        let mut all: Vec<Self> = variants().into_iter().map(of).chain(others).collect();
         all.sort_by(|a, b| a.name.cmp(&b.name));
         all.dedup();
         all
@@ -130,14 +142,14 @@ impl Unit {
 
     fn plain(name: &str, parts: &[&str], kernels: &'static [&'static str]) -> Self {
         let text = std::iter::once(&SHARED).chain(parts).copied().collect::<Vec<_>>().concat();
-        Self { name: name.into(), text, kernels }
+        Self { name: name.into(), text, kernels, hopper: false }
     }
 
     /// A source that reads a matrix; without a format it reads F32.
     fn over(format: Option<Format>, name: &str, parts: &[&str], kernels: &'static [&'static str]) -> Self {
         let layout = Layout::of(format.unwrap_or(Format::F32));
         let text = [layout.macros().as_str(), SHARED, MATRIX].iter().chain(parts).copied().collect::<String>();
-        Self { name: format!("{name}.{layout}"), text, kernels }
+        Self { name: format!("{name}.{layout}"), text, kernels, hopper: false }
     }
 }
 
@@ -148,10 +160,11 @@ mod tests {
     #[test]
     fn every_kernel_is_in_the_text_of_its_unit() {
         let units = Unit::all();
-        assert_eq!(units.len(), 2 * 13 + 10 + 12, "formats of one layout share a unit");
+        assert_eq!(units.len(), 2 * 13 + 10 + 12 + 10 + 5, "formats of one layout share a unit");
         for unit in units {
             for kernel in unit.kernels {
-                let opens = ["KERNEL", "FEW", "GEMV", "SPLIT"].map(|with| format!("{with}({kernel}, "));
+                let opens =
+                    ["KERNEL", "FEW", "GEMV", "SPLIT", "TILES", "ATTENTION"].map(|with| format!("{with}({kernel}, "));
                 assert!(opens.iter().any(|o| unit.text.contains(o)), "{}: {kernel}", unit.name);
             }
         }

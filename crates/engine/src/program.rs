@@ -41,12 +41,13 @@ impl Program {
     }
 }
 
-/// The buckets of an engine: 1 row, then four times as many each, up to `max_rows`. A function of the limits alone, so
-/// that the same configuration runs the same kernels everywhere.
+/// The buckets of an engine: 1 row, then four times as many each, and from 64 on, where what a step costs grows with its
+/// rows, twice as many, up to `max_rows`. A function of the limits alone, so that the same configuration runs the same
+/// kernels everywhere.
 pub(crate) fn buckets(max_rows: usize, max_sequences: usize) -> Vec<Bucket> {
     let mut rows = vec![1];
     while let Some(last) = rows.last().copied().filter(|last| *last < max_rows) {
-        rows.push((last * 4).min(max_rows));
+        rows.push((last * if last < 64 { 4 } else { 2 }).min(max_rows));
     }
     rows.into_iter().map(|rows| Bucket { rows, selected: rows.min(SELECTED.max(max_sequences)) }).collect()
 }
@@ -69,8 +70,8 @@ mod tests {
         let rows = |max| buckets(max, 4).iter().map(|b| b.rows).collect::<Vec<_>>();
         assert_eq!(rows(1), [1]);
         assert_eq!(rows(3), [1, 3]);
-        assert_eq!(rows(512), [1, 4, 16, 64, 256, 512]);
-        assert_eq!(buckets(512, 4)[5].selected, 64);
-        assert_eq!(buckets(512, 100)[5].selected, 100);
+        assert_eq!(rows(600), [1, 4, 16, 64, 128, 256, 512, 600]);
+        assert_eq!(buckets(512, 4)[6].selected, 64);
+        assert_eq!(buckets(512, 100)[6].selected, 100);
     }
 }

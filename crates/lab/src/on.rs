@@ -15,6 +15,14 @@ pub enum On {
 }
 
 impl On {
+    /// Rows of one prefill chunk: enough that a chunk is bound by arithmetic, few enough that others need not wait long.
+    pub fn max_rows(&self) -> usize {
+        match self {
+            On::Cpu => 256,
+            On::Cuda(_) => 2048,
+        }
+    }
+
     /// The backend; `cpu` is how the processors are used when they are asked for.
     ///
     /// # Errors

@@ -171,8 +171,17 @@ impl PlanSpec {
     }
 }
 
-const LEVELS: [Isa; 8] =
-    [Isa::Portable, Isa::Neon, Isa::Avx2, Isa::Avx512, Isa::Avx512Vnni, Isa::Avx512Bf16, Isa::Amx, Isa::Cuda];
+const LEVELS: [Isa; 9] = [
+    Isa::Portable,
+    Isa::Neon,
+    Isa::Avx2,
+    Isa::Avx512,
+    Isa::Avx512Vnni,
+    Isa::Avx512Bf16,
+    Isa::Amx,
+    Isa::Cuda,
+    Isa::Hopper,
+];
 
 impl TryFrom<String> for Strategy {
     type Error = Fault;

@@ -23,6 +23,8 @@ pub enum Isa {
     Amx,
     /// A CUDA device; which one, the backend says.
     Cuda,
+    /// A CUDA device whose warpgroups multiply tiles: `sm_90a`.
+    Hopper,
 }
 
 impl Isa {
@@ -37,6 +39,7 @@ impl Isa {
             Isa::Avx512Bf16 => "avx512bf16",
             Isa::Amx => "amx",
             Isa::Cuda => "cuda",
+            Isa::Hopper => "hopper",
         }
     }
 }

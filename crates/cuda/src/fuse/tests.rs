@@ -206,3 +206,46 @@ fn kernels_of_two_orders_do_not_travel_together() {
     let found = groups(&plan, true);
     assert_eq!(found[..2], [Group::One(0), linears(None, 1, 1, None)]);
 }
+
+/// The layer with products in tiles.
+fn tiled(ops: Vec<Op>, method: &str) -> ForwardPlan {
+    let mut plan = plan(ops, 64);
+    for call in &mut plan.calls {
+        call.kernel = match call.op {
+            Op::Linear { .. } => format!("linear.bf16.{method}.cuda"),
+            Op::SwiGlu { .. } => "swiglu.fast.cuda".into(),
+            _ => "k".into(),
+        };
+    }
+    plan
+}
+
+#[test]
+fn products_in_tiles_go_together_whatever_the_rows_and_leave_the_norm_alone() {
+    let found = groups(&tiled(layer(), "wgmma"), true);
+    let want = [Group::One(0), linears(None, 1, 3, None)];
+    assert_eq!(found[..2], want);
+    assert!(found.contains(&linears(None, 12, 2, Some(14))), "{found:?}");
+    let found = groups(&tiled(layer(), "mma"), true);
+    assert!(found.contains(&linears(None, 12, 2, None)) && found.contains(&Group::One(14)), "{found:?}");
+}
+
+#[test]
+fn a_gated_unit_that_others_read_too_is_stored_as_it_is() {
+    let mut ops = layer();
+    ops[16] = Op::SelectRows { x: GATE, out: PICKED };
+    let found = groups(&tiled(ops, "wgmma"), true);
+    assert!(found.contains(&linears(None, 12, 2, None)) && found.contains(&Group::One(14)), "{found:?}");
+    let mut plan = tiled(layer(), "wgmma");
+    plan.calls[15].kernel = "linear.bf16.cuda".into();
+    let found = groups(&plan, true);
+    assert!(found.contains(&Group::One(14)), "a product in lanes reads F32: {found:?}");
+}
+
+#[test]
+fn a_weight_that_is_widened_in_parts_is_alone() {
+    let mut plan = tiled(layer(), "wgmma");
+    plan.weights[1] = WeightInfo { format: Format::Q8_0, rows: 1 << 20, ..plan.weights[1].clone() };
+    let found = groups(&plan, true);
+    assert_eq!(found[1], linears(None, 1, 1, None));
+}

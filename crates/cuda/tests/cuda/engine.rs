@@ -78,7 +78,7 @@ fn close_to_the_reference((model, class): (&str, &str), backend: impl Fn() -> Bo
         let ids = (0..n).map(|i| (i * 37 + seed * 11) % vocab).collect();
         Request { prompt_logits: PromptLogits::All, ..Request::greedy(ids, 1) }
     };
-    for max_rows in [1, 4, 16] {
+    for max_rows in [1, 4, 16, 24] {
         let run = |backend| {
             let mut told = told((&model, Some(class)), backend, max_rows, vec![asked(19, 1), asked(7, 2)]);
             told.retain(|(_, v)| v.len() > 2);

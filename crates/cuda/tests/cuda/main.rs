@@ -8,6 +8,7 @@ mod decoder;
 mod emulator;
 mod engine;
 mod steps;
+mod tiles;
 
 use tare_cuda::CudaConfig;
 

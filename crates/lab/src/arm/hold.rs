@@ -23,9 +23,6 @@ use crate::thresholds::Thresholds;
 use crate::work::ClockedRequest;
 use crate::{LabError, On};
 
-/// Rows of one prefill chunk.
-const MAX_ROWS: usize = 256;
-
 /// Where an arm process finds what lies outside of it.
 #[derive(Clone, Debug)]
 pub struct Home {
@@ -75,7 +72,7 @@ pub fn rig<'m>(arm: &ArmSpec, model: &'m Model, request: &ClockedRequest, thread
         plan: PlanSpec::find(arm.plan.as_deref().unwrap_or(PlanSpec::DEFAULT))?,
         class,
         context,
-        max_rows: MAX_ROWS,
+        max_rows: On::Cpu.max_rows(),
         delay: arm.delay.as_ref().map(planted).transpose()?,
     })
 }

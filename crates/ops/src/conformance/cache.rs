@@ -133,6 +133,7 @@ fn attentions() -> Vec<Case> {
         shape((4, 2), 96, 1, &[17, 3]),
         shape((4, 1), 64, 300, &[257, 300]),
         shape((2, 1), 128, 64, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17]),
+        shape((2, 1), 64, 16, &[129, 1, 130, 64, 65, 128, 3, 200, 17, 33, 257, 5, 90, 256, 16, 11, 63, 127]),
     ];
     let mut cases: Vec<Case> = both_dtypes(shapes).map(|s| attention(&s, Scores::Plain, None)).collect();
     let edge = shape((4, 2), 64, 16, &[1, 16, 37]);
@@ -187,7 +188,14 @@ fn attention(s: &Shape, scores: Scores, kv_of_head: Option<Vec<u16>>) -> Case {
 
 /// A whole sequence in one step: its rows store first and then see themselves and the rows before them.
 fn chunks() -> Vec<Case> {
-    let shapes = vec![shape((3, 1), 64, 16, &[33]), shape((2, 2), 96, 5, &[8]), shape((9, 3), 64, 64, &[17])];
+    let shapes = vec![
+        shape((3, 1), 64, 16, &[33]),
+        shape((2, 2), 96, 5, &[8]),
+        shape((9, 3), 64, 64, &[17]),
+        shape((2, 1), 128, 64, &[140]),
+        shape((2, 1), 48, 3, &[300]),
+        shape((1, 1), 256, 16, &[70]),
+    ];
     let case = |s: Shape| {
         let mut noise = Noise::new(s.contexts[0] as u64);
         let (tables, pages) = s.tables();

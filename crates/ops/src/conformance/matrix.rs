@@ -1,6 +1,6 @@
 //! Cases of the operators that read a matrix: `linear` and `embedding`, in every format.
 
-use tare_core::Format;
+use tare_core::{AffineBits, Format};
 
 use super::case::{Case, Draft};
 use super::values::{KINDS, Noise, WIDE_KINDS, f32_weight, table, weight};
@@ -46,21 +46,39 @@ const WIDE: [(usize, usize, usize); 4] = [(1, 70, 1280), (2, 9, 3072), (7, 20, 2
 /// Plain formats have any number of columns: on both sides of 16 and 32.
 const PLAIN_COLUMNS: [usize; 10] = [1, 15, 16, 17, 31, 33, 48, 100, 64, 576];
 
+/// Several tiles of rows and of outputs, none of them full, for kernels that work in tiles.
+const TILED: [Linear; 6] = [
+    Linear { rounding: Rounding::Bf16, ..linear(130, 70, 2) },
+    Linear { rounding: Rounding::Bf16, bias: true, accumulate: true, ..linear(500, 159, 1) },
+    Linear { rounding: Rounding::Bf16, bias: true, ..linear(500, 127, 1) },
+    Linear { rounding: Rounding::Bf16, accumulate: true, ..linear(120, 500, 1) },
+    Linear { rounding: Rounding::Bf16, ..linear(250, 120, 3) },
+    Linear { rounding: Rounding::Bf16, ..linear(100, 120, 1) },
+];
+
+/// Columns of those in plain formats.
+const TILED_COLUMNS: [usize; 6] = [200, 64, 33, 129, 300, 31];
+
 const fn linear(rows: usize, n: usize, blocks: usize) -> Linear {
     Linear { rows, n, blocks, bias: false, accumulate: false, rounding: Rounding::F32 }
 }
 
 fn linears(format: Format, seed: u64) -> Vec<Case> {
-    let columns = |i: usize, l: &Linear| match format.block_weights() {
-        1 => PLAIN_COLUMNS[i],
+    let columns = |plain: &usize, l: &Linear| match format.block_weights() {
+        1 => *plain,
         block => block * l.blocks,
     };
-    let blocked = BLOCKED.iter().enumerate().map(|(i, l)| linear_case(format, columns(i, l), l, seed + i as u64));
+    let blocked = BLOCKED.iter().zip(&PLAIN_COLUMNS).enumerate();
+    let blocked = blocked.map(|(i, (l, plain))| linear_case(format, columns(plain, l), l, seed + i as u64));
     let wide = WIDE.iter().zip(seed + 100..).map(|((rows, n, k), seed)| {
         let l = Linear { rounding: Rounding::Bf16, bias: rows % 2 == 1, accumulate: *rows > 2, ..linear(*rows, *n, 1) };
         linear_case(format, *k, &l, seed)
     });
-    blocked.chain(wide).collect()
+    // One plain format, one with and one without a bias: tiles of the others differ in nothing but how they are unpacked.
+    let tiled = matches!(format, Format::BF16 | Format::Q8_0 | Format::Affine { bits: AffineBits::Four, group: 64 });
+    let tiled = TILED.iter().zip(&TILED_COLUMNS).zip(seed + 200..).filter(|_| tiled);
+    let tiled = tiled.map(|((l, plain), seed)| linear_case(format, columns(plain, l), l, seed));
+    blocked.chain(wide).chain(tiled).collect()
 }
 
 fn linear_case(format: Format, k: usize, l: &Linear, seed: u64) -> Case {

@@ -17,7 +17,7 @@ use crate::args::CheckArgs;
 use crate::built::build_info;
 use crate::interrupt::Interrupt;
 use crate::settings::Settings;
-use crate::setup::{MAX_ROWS, within_training};
+use crate::setup::within_training;
 use crate::weighing::spinner;
 
 /// Runs of the request: the second one starts from what the first one left behind.
@@ -50,7 +50,7 @@ pub(super) fn run(args: &CheckArgs, settings: &Settings) -> Result<()> {
         plan: PlanSpec::find(PlanSpec::DEFAULT)?,
         class: Class::by_name(CLASSES[0].name)?,
         context: request.total_tokens(),
-        max_rows: MAX_ROWS,
+        max_rows: On::Cpu.max_rows(),
         delay: None,
     };
     let store = ReferenceStore::at(settings.references(), &build_info()?.binary_sha256);

@@ -27,6 +27,13 @@ struct __align__(16) uint4 {
 struct __align__(16) float4 {
     float x, y, z, w;
 };
+struct __align__(8) float2 {
+    float x, y;
+};
+static inline float2 make_float2(float x, float y) {
+    float2 v = {x, y};
+    return v;
+}
 static inline float4 make_float4(float x, float y, float z, float w) {
     float4 v = {x, y, z, w};
     return v;
@@ -34,8 +41,8 @@ static inline float4 make_float4(float x, float y, float z, float w) {
 
 static Dim threadIdx, blockIdx, blockDim, gridDim;
 
-enum State { READY, AT_BLOCK, AT_WARP, DONE };
-enum { WARP = 32, MOST_THREADS = 1024, STACK = 65536 };
+enum State { READY, AT_BLOCK, AT_WARP, AT_GROUP, DONE };
+enum { WARP = 32, GROUP_THREADS = 128, MOST_THREADS = 1024, STACK = 65536 };
 
 // A fiber is made once and runs one thread after the other. Switches are long jumps, which ask nothing of the system.
 struct Fiber {
@@ -47,6 +54,8 @@ static Fiber fibers[MOST_THREADS];
 static jmp_buf scheduler;
 static unsigned current;
 static unsigned char slots[MOST_THREADS][24];
+// Counts what threads that wait without a barrier of the block may be waiting for.
+static unsigned long progress;
 static void (*the_kernel)(const void*);
 static const void* the_args;
 
@@ -61,10 +70,10 @@ static inline void __syncwarp() { wait_at(AT_WARP); }
 
 template <typename T>
 static T exchange(T mine, unsigned source) {
-    memcpy(slots[current], &mine, 4);
+    memcpy(slots[current], &mine, sizeof mine);
     wait_at(AT_WARP);
     T other;
-    memcpy(&other, slots[current / WARP * WARP + source], 4);
+    memcpy(&other, slots[current / WARP * WARP + source], sizeof other);
     wait_at(AT_WARP);
     return other;
 }
@@ -111,6 +120,7 @@ static inline float __fadd_rn(float a, float b) { return a + b; }
 static inline float __fsub_rn(float a, float b) { return a - b; }
 static inline float __fmul_rn(float a, float b) { return a * b; }
 static inline float __fdiv_rn(float a, float b) { return a / b; }
+static inline float __fdividef(float a, float b) { return a / b; }
 static inline float __fsqrt_rn(float a) { return sqrtf(a); }
 
 // The tensor-core product of `multiply`, each sum one product after the other.
@@ -178,15 +188,27 @@ static void release(unsigned first, unsigned n) {
     for (unsigned i = 0; i < n; i++) fibers[first + i].state = READY;
 }
 
+static void begin_block(unsigned threads);
+
 // 0 when every thread came to its end.
 static int run_block(unsigned threads, int backwards) {
+    begin_block(threads);
     release(0, threads);
     while (!all(0, threads, DONE)) {
+        unsigned long before = progress;
+        bool moved = false;
         for (unsigned n = 0; n < threads; n++) {
             unsigned i = backwards ? threads - 1 - n : n;
-            if (fibers[i].state == READY) resume(i);
+            if (fibers[i].state != READY) continue;
+            resume(i);
+            moved |= fibers[i].state != READY;
         }
-        bool released = false;
+        bool released = moved || progress != before;
+        for (unsigned w = 0; w < threads; w += GROUP_THREADS) {
+            if (threads - w < GROUP_THREADS || !all(w, GROUP_THREADS, AT_GROUP)) continue;
+            release(w, GROUP_THREADS);
+            released = true;
+        }
         for (unsigned w = 0; w < threads; w += WARP) {
             if (!all(w, WARP, AT_WARP)) continue;
             release(w, WARP);

@@ -10,15 +10,22 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use libloading::Library;
 use tare_core::digest::sha256_hex;
-use tare_cuda::device::{Address, Device, GraphId, KernelId, Launch, failed};
+use tare_cuda::device::{Address, Device, GraphId, KernelId, Launch, TileMap, Tiled, failed};
 use tare_cuda::units::Unit;
-use tare_ops::OpError;
+use tare_ops::{Isa, IsaSet, OpError};
 
-const HOST: &str = include_str!("host.h");
+const HOST: &str = concat!(include_str!("host.h"), include_str!("tensor.h"));
 /// Bytes of a page, or a multiple of it on every host.
 const PAGE: usize = 65_536;
+/// Bytes of shared memory that a block may have.
+const MOST_SHARED: u32 = 227 << 10;
 /// What fresh memory is full of: numbers that spoil every sum.
 const FRESH: u8 = 0xa5;
+
+/// Arguments are aligned as kernels may ask.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct Line([u8; 64]);
 
 type Kernel = unsafe extern "C" fn(*const u8);
 type Emulate = unsafe extern "C" fn(Kernel, *const u8, *const u32, i32) -> i32;
@@ -99,7 +106,11 @@ impl Device for Emulator {
         "this host in the place of a device".into()
     }
 
-    /// Few, so that blocks have more than one tile to work on.
+    fn isa(&self) -> IsaSet {
+        IsaSet::new([Isa::Cuda, Isa::Hopper])
+    }
+
+    /// Few, so that blocks have more than one tile to work on, and that small cases reach every tile.
     fn multiprocessors(&self) -> u32 {
         2
     }
@@ -167,11 +178,23 @@ impl Device for Emulator {
         Ok(id)
     }
 
+    fn tile_map(&mut self, matrix: Tiled) -> Result<TileMap, OpError> {
+        let Tiled { at, rows, columns, tile_rows } = matrix;
+        assert!(at.0.is_multiple_of(16) && columns.is_multiple_of(64) && tile_rows <= 256, "{matrix:?}");
+        let mut map = [0; 16];
+        map[..4].copy_from_slice(&[at.0, rows as u64, columns as u64, tile_rows as u64]);
+        Ok(map)
+    }
+
     fn launch(&mut self, launch: &Launch) -> Result<(), OpError> {
         let (kernel, emulate, lock) = self.kernels[launch.kernel.0];
         let _alone = alone(lock);
         let shape = [launch.grid.0, launch.grid.1, launch.threads];
-        let args: Vec<u64> = launch.args.chunks(8).map(|c| u64::from_le_bytes(c.try_into().unwrap())).collect();
+        assert!(launch.shared <= MOST_SHARED, "{}: {} bytes of shared memory", launch.key, launch.shared);
+        let mut args = vec![Line([0; 64]); launch.args.len().div_ceil(64)];
+        for (line, bytes) in args.iter_mut().zip(launch.args.chunks(64)) {
+            line.0[..bytes.len()].copy_from_slice(bytes);
+        }
         self.launched += 1;
         let backwards = i32::from(self.launched.is_multiple_of(2));
         // SAFETY: the kernel reads the one structure that these are the bytes of.
