@@ -27,6 +27,7 @@ struct NarrowArgs {
 
 // A thread has the eight columns of a lane in one chunk.
 KERNEL(narrow, NarrowArgs, NARROW_THREADS) {
+    await_previous();
     u32 t = blockIdx.y, i = blockIdx.x * NARROW_THREADS + threadIdx.x;
     if (t >= rows_of(a.step, a.of_selected) || i >= a.depth / 8) return;
     const float* x = a.x + (u64)t * a.x_stride;

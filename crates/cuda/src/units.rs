@@ -158,6 +158,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_starts_early_waits_for_what_it_reads() {
+        for unit in Unit::all().into_iter().filter(Unit::starts_early) {
+            assert!(unit.text.contains("await_previous();"), "{}", unit.name);
+        }
+    }
+
+    #[test]
     fn every_kernel_is_in_the_text_of_its_unit() {
         let units = Unit::all();
         assert_eq!(units.len(), 2 * 13 + 10 + 12 + 10 + 5, "formats of one layout share a unit");
