@@ -72,6 +72,11 @@ DEVICE float power_of_two(float x) {
 #endif
 }
 
+#define LOG2_E 1.44269504088896340736f
+
+// x / (1 + e^-x), to about 22 bits.
+DEVICE float silu_fast(float x) { return __fdividef(x, __fadd_rn(1.0f, power_of_two(__fmul_rn(-LOG2_E, x)))); }
+
 // The sum of the 16 lanes of a half-warp, in all of them.
 DEVICE float sum_of_half(float v) {
     UNROLL

@@ -28,6 +28,7 @@ struct SwigluArgs {
 
 template <bool FAST>
 DEVICE void gated(const SwigluArgs& a) {
+    await_previous();
     u32 t = blockIdx.y, i = blockIdx.x * SWIGLU_THREADS + threadIdx.x;
     if (t >= a.step->rows || i >= a.width) return;
     float gate = a.gate[(u64)t * a.gate_stride + i];

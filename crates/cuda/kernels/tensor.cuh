@@ -6,7 +6,6 @@
 #define PIECE 16
 #define TILE_DEPTH 64
 #define TILE_ROW (TILE_DEPTH * 2)
-#define LOG2_E 1.44269504088896340736f
 
 // Bytes before piece `c` of row `r`.
 DEVICE u32 piece_at(u32 r, u32 c) { return r * TILE_ROW + (c ^ r % 8) * PIECE; }
@@ -42,13 +41,6 @@ DEVICE u32 pack_bf16(float low, float high) {
     return both;
 }
 
-// 2^x, to about 22 bits.
-DEVICE float power_of_two(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
 // Four 8 x 8 matrices of 16-bit elements: lane 8 i + r names row r of matrix i, and gets of each matrix elements
 // 2 (lane % 4) and the next of row lane / 4: as `multiply` of free.cuh takes its operands.
 DEVICE void load_matrices(u32* m, const void* row) {
@@ -66,9 +58,6 @@ DEVICE void load_transposed(u32* m, const void* row) {
                  : "memory");
 }
 #endif
-
-// x / (1 + e^-x), to about 22 bits.
-DEVICE float silu_fast(float x) { return __fdividef(x, __fadd_rn(1.0f, power_of_two(__fmul_rn(-LOG2_E, x)))); }
 
 // Eight numbers as BF16.
 DEVICE uint4 pack_eight(const float* v) {

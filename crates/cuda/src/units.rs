@@ -66,7 +66,7 @@ impl Unit {
             }
             OpName::Rope => Self::plain("rope", &[include_str!("../kernels/rope.cu")], &["rope"]),
             OpName::SwiGlu => {
-                let parts = &[tiles::TENSOR, include_str!("../kernels/swiglu.cu")];
+                let parts = &[FREE, include_str!("../kernels/swiglu.cu")];
                 Self::plain("swiglu", parts, &["swiglu", "swiglu_fast"])
             }
             OpName::SelectRows => {

@@ -6,7 +6,7 @@ use super::{FREE, KV, MATRIX, SHARED, Unit};
 use crate::layout::Layout;
 use crate::tiles::{GATED, MMA, WGMMA};
 
-pub(super) const TENSOR: &str = include_str!("../../kernels/tensor.cuh");
+const TENSOR: &str = include_str!("../../kernels/tensor.cuh");
 const WARPGROUP: &str = include_str!("../../kernels/warpgroup.cuh");
 const TILES: &str = include_str!("../../kernels/tiles.cuh");
 const ATTENTION: &str = include_str!("../../kernels/attention_tiles.cuh");

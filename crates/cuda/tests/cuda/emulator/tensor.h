@@ -51,8 +51,6 @@ static inline unsigned host_round(float f) {
 
 static inline unsigned pack_bf16(float low, float high) { return host_round(low) | host_round(high) << 16; }
 
-static inline float power_of_two(float x) { return exp2f(x); }
-
 // Row `i` of the matrices whose rows the lanes of a warp name.
 static inline const unsigned short* row_of_lane(const void* mine, unsigned lane) {
     return (const unsigned short*)exchange(mine, lane);
