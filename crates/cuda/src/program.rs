@@ -1,5 +1,6 @@
 //! A plan made ready: one allocation, and the launches of a step in order.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use tare_core::{Fault, Format};
@@ -205,8 +206,8 @@ impl Places {
         for call in plan.calls.iter().filter(|call| Method::of(&call.kernel).is_tiles()) {
             let Op::Linear { x, .. } = &call.op else { continue };
             let bytes = narrow_bytes(rows(plan, plan.buffer(*x).rows), plan.buffer(*x).width);
-            if !narrow.contains_key(&x.0) {
-                narrow.insert(x.0, take(bytes).ok_or_else(too_much)?);
+            if let Entry::Vacant(free) = narrow.entry(x.0) {
+                free.insert(take(bytes).ok_or_else(too_much)?);
             }
         }
         let widened = take(most_widened(plan)).ok_or_else(too_much)?;

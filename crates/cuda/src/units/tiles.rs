@@ -66,11 +66,14 @@ pub(crate) const ATTENTION_WGMMA: [AttentionTile; 2] = [
     AttentionTile { name: "attention_wgmma_128", head: 128, rows: 128 },
 ];
 
+/// Words of shared memory that are set aside for barriers.
+const BARRIERS: usize = 8;
+
 impl AttentionTile {
     /// Bytes of shared memory: queries, two stages of keys and values and their places, barriers, tables and contexts.
     pub(crate) const fn shared(&self) -> usize {
         let tile = self.rows * self.head * 2;
-        5 * tile + 2 * self.rows * size_of::<u64>() + 8 * size_of::<u64>() + 2 * self.rows * size_of::<u32>()
+        5 * tile + (2 * self.rows + BARRIERS) * size_of::<u64>() + 2 * self.rows * size_of::<u32>()
     }
 }
 
