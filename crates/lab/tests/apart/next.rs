@@ -6,8 +6,8 @@ use tare_lab::next::advise_group;
 use tare_lab::next::look::{At, Effort, Looked, Looking};
 use tare_lab::next::rank::{Kept, Ranking, RequestTime};
 use tare_lab::replay::{Remainder, Replay};
-use tare_lab::sensitivity::{Ends, Sensitivity};
-use tare_lab::specimen::Phase;
+use tare_lab::sensitivity::{Ends, Probe, Sensitivity};
+use tare_lab::specimen::{Phase, Specimen};
 use tare_lab::{LabError, Rig};
 use tare_probe::Host;
 
@@ -122,15 +122,17 @@ fn a_slope_counts_when_its_interval_leaves_out_one() {
     let scene = Scene::tiny();
     let looked = look(&scene, &scene.rig("paged"), &mut |_| true).unwrap();
     let replays = adding_up(&looked);
+    let specimen = Specimen::take(&scene.rig("paged"), &scene.request, Phase::Decode).unwrap();
+    let probe = Probe { group: Group::Down, group_ns: 4e6, blocks: 1, first_dose: 2, seed: 3 };
+    let measured = probe.run(&specimen, Phase::Decode, &mut |_| true).unwrap();
     let removable = |probes: &[Kept<Sensitivity>]| {
         let ranking = Ranking::new(looked.ranking.request, &replays, probes);
         ranking.groups.iter().find(|g| (g.group, g.phase) == (Group::Down, Phase::Decode)).unwrap().removable_ns
     };
     let probed = |slope, low, high| {
-        let mut probe = looked.probes[0].clone();
-        (probe.document.phase, probe.document.group) = (Phase::Decode, Group::Down);
-        (probe.document.slope, probe.document.slope_interval) = (slope, Reading::Available(Ends { low, high }));
-        removable(&[probe])
+        let slope_interval = Reading::Available(Ends { low, high });
+        let document = Sensitivity { slope, slope_interval, ..measured.clone() };
+        removable(&[Kept { id: "probe".into(), document }])
     };
     let whole = removable(&[]);
     assert_eq!(probed(2.5, 0.4, 5.0), whole, "not told apart from 1");

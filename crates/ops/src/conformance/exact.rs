@@ -73,7 +73,7 @@ fn bounds(case: &Case, slack: Slack, want: &[f32]) -> Vec<Bound> {
             linear(case, slack, (*x, *weight), (*bias, before), *rounding)
         }
         Op::Attention { layer, q, kv_of_head, scale, .. } => attention(case, slack, (*layer, *q), kv_of_head, *scale),
-        Op::RmsNorm { .. } => {
+        Op::RmsNorm { .. } | Op::SwiGlu { .. } => {
             let bound = |w: &f32| Bound { value: f64::from(*w), limit: RELATIVE * f64::from(*w).abs() + LOST };
             want.iter().map(bound).collect()
         }
@@ -204,7 +204,7 @@ mod tests {
     /// The reference is one order among others.
     #[test]
     fn the_reference_is_within_the_limits_of_any_order() {
-        let summed = [OpName::Linear, OpName::Attention, OpName::RmsNorm, OpName::Sample];
+        let summed = [OpName::Linear, OpName::Attention, OpName::RmsNorm, OpName::SwiGlu, OpName::Sample];
         for case in cases().iter().filter(|c| summed.contains(&c.op())) {
             let want = run(&mut ReferenceBackend::new(), case).unwrap();
             assert_eq!(difference(case, Slack::F32, &want, &want), None, "{}", case.name);
