@@ -121,7 +121,8 @@ fn a_step_that_is_not_the_clocked_one_is_withheld() {
 fn a_slope_counts_when_its_interval_leaves_out_one() {
     let scene = Scene::tiny();
     let looked = look(&scene, &scene.rig("paged"), &mut |_| true).unwrap();
-    let replays = adding_up(&looked);
+    let mut replays = adding_up(&looked);
+    replays.iter_mut().flat_map(|r| &mut r.document.groups).for_each(|g| g.ns = 2e6);
     let specimen = Specimen::take(&scene.rig("paged"), &scene.request, Phase::Decode).unwrap();
     let probe = Probe { group: Group::Down, group_ns: 4e6, blocks: 1, first_dose: 2, seed: 3 };
     let measured = probe.run(&specimen, Phase::Decode, &mut |_| true).unwrap();
