@@ -163,7 +163,11 @@ DEVICE void attention_wgmma(const AttentionArgs& a, u8* shared) {
     }
 }
 
-KERNEL(attention_wgmma_128, AttentionArgs, WGMMA_THREADS, 1) {
-    SHARED_BYTES(shared);
-    attention_wgmma<128>(a, shared);
-}
+#define ATTENTION(name, head)                          \
+    KERNEL(name, AttentionArgs, WGMMA_THREADS, 1) {    \
+        SHARED_BYTES(shared);                          \
+        attention_wgmma<head>(a, shared);              \
+    }
+
+ATTENTION(attention_wgmma_64, 64)
+ATTENTION(attention_wgmma_128, 128)

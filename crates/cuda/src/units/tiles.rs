@@ -60,9 +60,11 @@ pub(crate) const ATTENTION_MMA: [AttentionTile; 3] = [
     AttentionTile { name: "attention_mma_128", head: 128, rows: 64 },
     AttentionTile { name: "attention_mma_256", head: 256, rows: 64 },
 ];
-/// That of `attention_wgmma.cu`. One for heads of 64 spilled registers.
-pub(crate) const ATTENTION_WGMMA: [AttentionTile; 1] =
-    [AttentionTile { name: "attention_wgmma_128", head: 128, rows: 128 }];
+/// Those of `attention_wgmma.cu`.
+pub(crate) const ATTENTION_WGMMA: [AttentionTile; 2] = [
+    AttentionTile { name: "attention_wgmma_64", head: 64, rows: 128 },
+    AttentionTile { name: "attention_wgmma_128", head: 128, rows: 128 },
+];
 
 /// Words of shared memory that are set aside for barriers.
 const BARRIERS: usize = 8;
@@ -83,7 +85,7 @@ pub(crate) fn attention_mma() -> Unit {
 
 /// Attention on Hopper's.
 pub(crate) fn attention_wgmma() -> Unit {
-    let kernels = &[ATTENTION_WGMMA[0].name];
+    let kernels = &[ATTENTION_WGMMA[0].name, ATTENTION_WGMMA[1].name];
     let parts = [WARPGROUP, KV, ATTENTION, include_str!("../../kernels/attention_wgmma.cu")];
     hopper(unit("attention_wgmma", &parts, kernels))
 }

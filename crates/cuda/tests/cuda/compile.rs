@@ -27,6 +27,10 @@ const REGISTERS: [(&str, u32); 14] = [
     ("", 48),
 ];
 
+/// A frame that is no spill: attention by warpgroups has one of 8 bytes for heads of 64 and of 128 alike, though a thread
+/// holds half as much of a head of 64.
+const FRAMES: [(&str, u32); 1] = [("attention_wgmma", 8)];
+
 /// What one kernel takes.
 #[derive(Debug, PartialEq, Eq)]
 struct Usage {
@@ -74,9 +78,10 @@ fn hold(nvrtc: &Nvrtc, unit: &Unit, arch: &str) {
     for kernel in unit.kernels {
         let usage = &usages[*kernel];
         let (_, most) = REGISTERS.iter().find(|(start, _)| kernel.starts_with(start)).unwrap();
+        let frame = FRAMES.iter().find(|(start, _)| kernel.starts_with(start)).map_or(0, |f| f.1);
         assert!(
-            usage.spilled == 0 && usage.registers <= *most,
-            "{} {kernel} for {arch}: at most {most} registers and nothing spilled, found {usage:?}",
+            usage.spilled <= frame && usage.registers <= *most,
+            "{} {kernel} for {arch}: at most {most} registers and {frame} bytes of a frame, found {usage:?}",
             unit.name
         );
     }
