@@ -9,16 +9,19 @@ use crate::args::MutateArgs;
 use crate::built::build_info;
 use crate::interrupt::Interrupt;
 use crate::settings::Settings;
-use crate::setup::open_model;
+use crate::setup::{on, open_model};
 use crate::weighing::rig;
 
-/// Long enough for two prefill chunks of 256 rows, for several pages and for decode steps.
-const LENGTHS: Lengths = Lengths { depth: 0, prompt_tokens: 272, output_tokens: 6 };
+/// Long enough for a second prefill chunk, which begins a page and fills it, and for decode steps.
+fn lengths(chunk_rows: usize) -> Lengths {
+    Lengths { depth: 0, prompt_tokens: chunk_rows + 16, output_tokens: 6 }
+}
 
 /// Runs the command.
 pub(crate) fn run(args: &MutateArgs, settings: &Settings) -> Result<()> {
     let model = open_model(&args.model, settings)?;
-    let request = ClockedRequest::drawn(LENGTHS, model.config().vocab, 0)?;
+    let lengths = lengths(on(&args.how, settings).max_rows());
+    let request = ClockedRequest::drawn(lengths, model.config().vocab, 0)?;
     let rig = rig(&model, &args.how, &request, settings)?;
     let store = ReferenceStore::at(settings.references(), &build_info()?.binary_sha256);
     let interrupt = Interrupt::listen()?;
