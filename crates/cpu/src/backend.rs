@@ -1,5 +1,7 @@
 //! The backend: weights, pools and programs of one host, and the calls that the engine makes.
 
+mod apart;
+
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -7,7 +9,7 @@ use std::time::Instant;
 
 use tare_core::{Fault, Reading, Weight};
 use tare_ops::{
-    Backend, BackendInfo, Batch, Executable, ForwardPlan, IsaSet, KvId, KvShape, KvSpan, OpError, RowOutput,
+    Backend, BackendInfo, Batch, Executable, ForwardPlan, IsaSet, KvId, KvShape, KvSpan, Launched, OpError, RowOutput,
     StepOutput, TokenSource, Variant, Wants, WeightId,
 };
 
@@ -348,5 +350,16 @@ impl Backend for CpuBackend {
 
     fn run(&mut self, exe: Executable, batch: &Batch, out: &mut StepOutput) -> Result<(), OpError> {
         self.run_step(exe, batch, out, false)
+    }
+
+    fn run_apart(
+        &mut self,
+        exe: Executable,
+        batch: &Batch,
+        rows: &[usize],
+        out: &mut StepOutput,
+        launched: &mut Vec<Launched>,
+    ) -> Result<(), OpError> {
+        self.step_apart(exe, batch, rows, out, launched)
     }
 }

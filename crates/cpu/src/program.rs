@@ -92,10 +92,23 @@ pub struct Program {
     pub kernels: Vec<String>,
     /// Most heads that attention takes together; 0 without attention.
     pub heads_together: usize,
+    /// The buffer that each call of the plan writes.
+    pub(crate) written: Vec<Option<Written>>,
     /// What the stages' pointers point into; parts of a program work in the buffers of the whole.
     pub(crate) buffers: Vec<Arc<Vec<Memory>>>,
     /// Nanoseconds that worker 0 spent in planted delays, over all runs.
     pub(crate) spun_ns: Arc<AtomicU64>,
+}
+
+/// A step buffer that a call writes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Written {
+    /// Which.
+    pub(crate) buffer: BufId,
+    /// Its rows.
+    pub(crate) rows: Rows,
+    /// Which rows of the step those are.
+    pub(crate) space: RowSpace,
 }
 
 /// What a plan is compiled against.
@@ -131,6 +144,7 @@ impl Linker<'_> {
             rope: plan.rope.clone(),
             kernels: plan.calls.iter().map(|c| c.kernel.clone()).collect(),
             heads_together: build.heads_together,
+            written: plan.calls.iter().map(|c| c.op.writes().map(|buffer| build.written(buffer))).collect(),
             stages: build.stages,
             buffers: vec![Arc::new(build.memory)],
             spun_ns: Arc::default(),
@@ -219,6 +233,10 @@ impl<'a> Build<'a> {
 
     fn buffer(&self, id: BufId) -> Rows {
         self.rows[id.0 as usize]
+    }
+
+    fn written(&self, buffer: BufId) -> Written {
+        Written { buffer, rows: self.buffer(buffer), space: self.space(buffer) }
     }
 
     fn space(&self, id: BufId) -> RowSpace {

@@ -5,7 +5,7 @@ mod decoder;
 use decoder::World;
 use std::time::Instant;
 use tare_cpu::{CpuBackend, CpuConfig, Dispatch, Dose, Split, detect_isa};
-use tare_ops::{Backend, Executable, Rounding, StepOutput};
+use tare_ops::{Backend, Executable, Launched, ReferenceBackend, Rounding, RowOutput, StepOutput, TokenSource};
 
 /// Calls of the test's decoder: an embedding, two layers of 15, three at the end.
 const CALLS: usize = 1 + 2 * 15 + 3;
@@ -35,6 +35,37 @@ fn parts_run_one_after_the_other_are_the_step() {
             }
             assert_eq!(last.rows, want.rows, "{threads} threads, {rounding:?}: parts share the buffers of the whole");
         }
+    }
+}
+
+/// A chunk and a step on its token, call by call.
+fn apart<B: Backend>(w: &mut World<B>) -> Vec<(Vec<Launched>, Vec<RowOutput>)> {
+    let mut steps = Vec::new();
+    for (from, to, rows) in [(0, 9, vec![0, 4, 8]), (9, 10, vec![0])] {
+        let mut batch = w.batch(from, to);
+        if from > 0 {
+            batch.rows[0].token = TokenSource::Previous(0);
+        }
+        let (mut launched, mut out) = (Vec::new(), StepOutput::default());
+        w.backend.run_apart(w.exe, &batch, &rows, &mut out, &mut launched).unwrap();
+        steps.push((launched, out.rows));
+    }
+    steps
+}
+
+#[test]
+fn a_step_call_by_call_leaves_what_the_reference_leaves() {
+    for rounding in [Rounding::F32, Rounding::Bf16] {
+        let want = apart(&mut World::new(ReferenceBackend::new(), rounding));
+        assert_eq!(want[0].0.len(), CALLS);
+        assert_eq!(apart(&mut world(2, rounding)), want, "{rounding:?}");
+        let mut w = world(2, rounding);
+        let batch = w.batch(0, 9);
+        let (whole, mut launched) = (w.exe, Vec::new());
+        let answers = answer(&mut w, whole).rows;
+        let mut out = StepOutput::default();
+        w.backend.run_apart(whole, &batch, &[8], &mut out, &mut launched).unwrap();
+        assert_eq!(out.rows, answers, "{rounding:?}: the answers are those of the step");
     }
 }
 

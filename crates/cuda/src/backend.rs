@@ -1,13 +1,15 @@
 //! The backend: weights, pools and programs on one device, and the calls that the engine makes.
 
+mod apart;
+
 use std::collections::BTreeMap;
 
 use tare_core::{Fault, Weight};
 use tare_ops::plan::KvShape;
 use tare_ops::reference::sample::sample_row;
 use tare_ops::{
-    Backend, BackendInfo, Batch, Executable, ForwardPlan, KvId, KvSpan, OpError, OpName, PoolInfo, RowOutput, Sampler,
-    StepOutput, Variant, Wants, WeightId,
+    Backend, BackendInfo, Batch, Executable, ForwardPlan, KvId, KvSpan, Launched, OpError, OpName, PoolInfo, RowOutput,
+    Sampler, StepOutput, Variant, Wants, WeightId,
 };
 
 use crate::args::SampleResult;
@@ -173,6 +175,27 @@ impl<D: Device> CudaBackend<D> {
     fn run_step(&mut self, exe: Executable, batch: &Batch, out: &mut StepOutput) -> Result<(), OpError> {
         self.prepare(exe, batch)?;
         let answers = self.replay(exe)?;
+        self.collect(exe, batch, answers, out)
+    }
+
+    /// Keeps the tokens of a step for the next one; a step that failed gave none.
+    fn done(&mut self, result: Result<(), OpError>, out: &mut StepOutput) -> Result<(), OpError> {
+        if result.is_err() {
+            out.rows.clear();
+        }
+        self.previous.clear();
+        self.previous.extend(out.rows.iter().map(|r| r.token));
+        result
+    }
+
+    /// Waits for the step and takes its answers.
+    fn collect(
+        &mut self,
+        exe: Executable,
+        batch: &Batch,
+        answers: Option<Answers>,
+        out: &mut StepOutput,
+    ) -> Result<(), OpError> {
         let selected = self.block.selected.len();
         self.results.clear();
         self.results.resize(selected.max(1), SampleResult::default());
@@ -332,11 +355,18 @@ impl<D: Device> Backend for CudaBackend<D> {
 
     fn run(&mut self, exe: Executable, batch: &Batch, out: &mut StepOutput) -> Result<(), OpError> {
         let result = self.run_step(exe, batch, out);
-        if result.is_err() {
-            out.rows.clear();
-        }
-        self.previous.clear();
-        self.previous.extend(out.rows.iter().map(|r| r.token));
-        result
+        self.done(result, out)
+    }
+
+    fn run_apart(
+        &mut self,
+        exe: Executable,
+        batch: &Batch,
+        rows: &[usize],
+        out: &mut StepOutput,
+        launched: &mut Vec<Launched>,
+    ) -> Result<(), OpError> {
+        let result = self.step_apart(exe, batch, rows, out, launched);
+        self.done(result, out)
     }
 }

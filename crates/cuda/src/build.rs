@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 
 use tare_core::Fault;
-use tare_ops::{BufId, ForwardPlan, Op, OpCall, OpError, OpName, RopeStyle, RowSpace, WeightId};
+use tare_ops::{BufId, Buffer, ForwardPlan, Op, OpCall, OpError, OpName, RopeStyle, RowSpace, WeightId};
 
 use crate::args;
+use crate::carried::{Carried, Place};
 use crate::device::{Address, Device, Launch, failed};
-use crate::fuse::{Group, groups, writes};
+use crate::fuse::{Group, groups};
 use crate::kv::shape_args;
 use crate::program::{Linker, MOST_PARTS, Places, rows, stride};
 use crate::registry::{MOST_HEAD, Method};
@@ -32,6 +33,8 @@ pub(crate) struct Build<'a, D> {
     /// Where the program's memory begins, and with it the step's block.
     pub(crate) base: Address,
     pub(crate) launches: Vec<Launch>,
+    /// Which launches carry which calls, in order.
+    pub(crate) carried: Vec<Carried>,
     /// Buffers whose rows lie as BF16 too, as they are.
     pub(crate) narrowed: BTreeSet<u16>,
 }
@@ -62,16 +65,30 @@ impl<D: Device> Build<'_, D> {
         }
         groups(self.plan, fused).iter().try_for_each(|group| {
             for call in &self.plan.calls[group.calls()] {
-                writes(&call.op).map(|out| self.narrowed.remove(&out.0));
+                call.op.writes().map(|out| self.narrowed.remove(&out.0));
             }
+            let first_launch = self.launches.len();
             match group {
                 Group::One(at) => self.call(*at),
                 Group::Linears { norm, first, count, gated } => {
                     self.linears(group, *norm, *first..*first + *count, *gated)
                 }
                 Group::Heads { first, normed, attended } => self.heads(group, *first, *normed, *attended),
-            }
+            }?;
+            let bf16 = group.leaves_bf16(self.plan);
+            let left = group.leaves(self.plan).into_iter().map(|buffer| self.place(buffer, bf16)).collect();
+            self.carried.push(Carried { calls: group.calls(), launches: first_launch..self.launches.len(), left });
+            Ok(())
         })
+    }
+
+    /// Where the rows of a buffer lie.
+    fn place(&self, buffer: BufId, bf16: bool) -> Place {
+        let Buffer { width, rows, .. } = *self.plan.buffer(buffer);
+        if bf16 {
+            return Place::bf16(buffer, rows, width, self.narrow_at(buffer));
+        }
+        Place::f32(buffer, rows, width, Address(self.at(buffer)))
     }
 
     fn call(&mut self, at: usize) -> Result<(), OpError> {

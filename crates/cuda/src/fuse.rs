@@ -52,6 +52,29 @@ impl Group {
     }
 }
 
+impl Group {
+    /// Buffers that its launches leave: what its calls write, less what only calls of the group read.
+    pub(crate) fn leaves(&self, plan: &ForwardPlan) -> Vec<BufId> {
+        let of = |calls: std::ops::Range<usize>| calls.filter_map(|i| plan.calls[i].op.writes()).collect();
+        match *self {
+            Group::One(i) => of(i..i + 1),
+            Group::Linears { gated: Some(at), .. } => of(at..at + 1),
+            Group::Linears { first, count, .. } => of(first..first + count),
+            Group::Heads { attended: true, .. } => of(self.calls().end - 1..self.calls().end),
+            // The rotations, which come after the norms of the same rows.
+            Group::Heads { .. } => of(self.calls().end - 3..self.calls().end),
+        }
+    }
+
+    /// Whether what it leaves is kept as BF16 alone.
+    pub(crate) fn leaves_bf16(&self, plan: &ForwardPlan) -> bool {
+        match *self {
+            Group::Linears { first, gated: Some(_), .. } => Method::of(&plan.calls[first].kernel).is_tiles(),
+            _ => false,
+        }
+    }
+}
+
 /// The calls of `plan` in launches, in order; each by itself when not `fused`.
 pub(crate) fn groups(plan: &ForwardPlan, fused: bool) -> Vec<Group> {
     let mut groups = Vec::new();
@@ -179,12 +202,12 @@ impl Finder<'_> {
         for call in &self.plan.calls[at..] {
             if reads(&call.op).contains(&Some(buffer)) {
                 let tiles = matches!(call.op, Op::Linear { .. }) && Method::of(&call.kernel).is_tiles();
-                if !tiles || writes(&call.op) == Some(buffer) {
+                if !tiles || call.op.writes() == Some(buffer) {
                     return false;
                 }
                 read = true;
             }
-            if writes(&call.op) == Some(buffer) {
+            if call.op.writes() == Some(buffer) {
                 break;
             }
         }
@@ -243,7 +266,7 @@ impl Finder<'_> {
             if reads(&call.op).contains(&Some(buffer)) {
                 return true;
             }
-            if writes(&call.op) == Some(buffer) {
+            if call.op.writes() == Some(buffer) {
                 return false;
             }
         }
@@ -263,14 +286,6 @@ fn reads(op: &Op) -> [Option<BufId>; 2] {
         Op::Attention { q, .. } => [Some(*q), None],
         Op::SwiGlu { gate, up, .. } => [Some(*gate), Some(*up)],
         Op::Sample { logits } => [Some(*logits), None],
-    }
-}
-
-/// The buffer whose every row a call writes anew.
-pub(crate) fn writes(op: &Op) -> Option<BufId> {
-    match op {
-        Op::KvAppend { .. } | Op::Sample { .. } => None,
-        other => Some(*other.output()),
     }
 }
 

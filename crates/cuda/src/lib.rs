@@ -10,6 +10,7 @@
 mod args;
 pub mod backend;
 mod build;
+mod carried;
 pub mod ceilings;
 pub mod device;
 pub mod driver;

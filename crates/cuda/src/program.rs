@@ -8,6 +8,7 @@ use tare_ops::{BatchCheck, BufId, ForwardPlan, Op, OpCall, OpError, RopeTable, R
 
 use crate::args::SampleResult;
 use crate::build::Build;
+use crate::carried::Carried;
 use crate::device::{Address, Device, GraphId, Launch};
 use crate::registry::Method;
 use crate::split::SplitRoom;
@@ -36,6 +37,8 @@ pub(crate) struct Program {
     pub(crate) step: Address,
     /// In order.
     pub(crate) launches: Vec<Launch>,
+    /// Which of them carry which calls of the plan, in order.
+    pub(crate) carried: Vec<Carried>,
     /// Whether it has run.
     pub(crate) ran: bool,
     /// The launches recorded, after the second step.
@@ -102,17 +105,19 @@ impl Linker<'_> {
                 places: &places,
                 base,
                 launches: vec![],
+                carried: vec![],
                 narrowed: BTreeSet::new(),
             };
-            build.all(self.fused).map(|()| build.launches)
+            build.all(self.fused).map(|()| (build.launches, build.carried))
         });
-        let launches = built.inspect_err(|_| device.free(base))?;
+        let (launches, carried) = built.inspect_err(|_| device.free(base))?;
         Ok(Program {
             check: BatchCheck::new(plan),
             rope: plan.rope.clone(),
             layout: places.layout,
             step: base,
             launches,
+            carried,
             ran: false,
             graph: None,
             heads: places.heads,

@@ -6,7 +6,7 @@ mod step;
 use std::collections::{BTreeMap, BTreeSet};
 use tare_core::Fault;
 use tare_model::{Model, Resolved};
-use tare_ops::{Backend, BackendInfo, KvShape};
+use tare_ops::{Backend, BackendInfo, KvShape, Variant};
 
 use crate::cache::{self, Storage, StorageShape};
 use crate::config::EngineConfig;
@@ -209,6 +209,11 @@ impl Engine {
     /// will not step this one for a while.
     pub fn rest(&mut self) {
         self.backend.rest();
+    }
+
+    /// The kernels of its backend.
+    pub fn variants(&self) -> &[Variant] {
+        self.backend.variants()
     }
 
     /// What it runs on.

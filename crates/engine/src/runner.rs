@@ -5,6 +5,7 @@ use tare_ops::{Backend, Batch, Bucket, Executable, KvId, Row, RowOutput, StepOut
 
 use crate::cache::{Append, Storage};
 use crate::error::EngineError;
+use crate::forward::{Forward, RunForward};
 use crate::request::RequestId;
 use crate::scheduler::{Chunk, Decision};
 use crate::sequence::Sequence;
@@ -16,6 +17,8 @@ pub(crate) struct Runner {
     /// Tables of earlier steps, so that their page lists need not be allocated again.
     spare: Vec<Table>,
     appends: Vec<Append>,
+    /// Tokens of a page of each table of the batch.
+    page_tokens: Vec<usize>,
     out: StepOutput,
 }
 
@@ -30,16 +33,21 @@ impl Runner {
     /// `executables` from the smallest bucket to the largest.
     pub(crate) fn new(executables: Vec<(Bucket, Executable)>) -> Self {
         let (batch, out) = (Batch::default(), StepOutput::default());
-        Self { executables, batch, spare: Vec::new(), appends: Vec::new(), out }
+        Self { executables, batch, spare: Vec::new(), appends: Vec::new(), page_tokens: Vec::new(), out }
     }
 
-    /// Runs the chunks of a decision: one answer for each selected row, in batch order.
+    /// Runs the chunks of a decision by `run`: one answer for each selected row, in batch order.
     ///
     /// # Errors
     /// When storage or the backend refuses. The tokens stored are those of before.
-    pub(crate) fn run(&mut self, decision: &Decision, parts: &mut Parts<'_>) -> Result<&mut [RowOutput], EngineError> {
+    pub(crate) fn run(
+        &mut self,
+        decision: &Decision,
+        parts: &mut Parts<'_>,
+        run: &mut RunForward<'_>,
+    ) -> Result<&mut [RowOutput], EngineError> {
         self.make_room(decision, parts)?;
-        let done = self.forward(decision, parts);
+        let done = self.forward(decision, parts, run);
         if let Err(e) = done {
             for chunk in &decision.chunks {
                 parts.storage.rewind(chunk.id, chunk.positions.start)?;
@@ -61,20 +69,28 @@ impl Runner {
         Ok(parts.storage.append(parts.backend, &self.appends)?)
     }
 
-    fn forward(&mut self, decision: &Decision, parts: &mut Parts<'_>) -> Result<(), EngineError> {
+    fn forward(
+        &mut self,
+        decision: &Decision,
+        parts: &mut Parts<'_>,
+        run: &mut RunForward<'_>,
+    ) -> Result<(), EngineError> {
         self.batch.rows.clear();
         self.batch.samplers.clear();
+        self.page_tokens.clear();
         self.spare.append(&mut self.batch.tables);
         for chunk in &decision.chunks {
             let mut table = self.spare.pop().unwrap_or(Table { kv: KvId(0), pages: Vec::new() });
             parts.storage.table(chunk.id, &mut table)?;
             self.batch.tables.push(table);
+            self.page_tokens.push(parts.storage.page_tokens(chunk.id)?);
             if let Some(sequence) = parts.sequences.get_mut(&chunk.id) {
                 self.push_rows(chunk, sequence);
             }
         }
-        let exe = self.executable(self.batch.rows.len(), decision.selected())?;
-        parts.backend.run(exe, &self.batch, &mut self.out)?;
+        let (plan, exe) = self.executable(self.batch.rows.len(), decision.selected())?;
+        let (batch, page_tokens, out) = (&self.batch, &self.page_tokens[..], &mut self.out);
+        run(&mut *parts.backend, Forward { plan, exe, batch, page_tokens, out })?;
         let (expected, found) = (decision.selected(), self.out.rows.len());
         if expected == found { Ok(()) } else { Err(EngineError::Answers { expected, found }) }
     }
@@ -104,10 +120,10 @@ impl Runner {
         }
     }
 
-    /// The smallest bucket that takes so many rows.
-    fn executable(&self, rows: usize, selected: usize) -> Result<Executable, EngineError> {
+    /// The smallest bucket that takes so many rows: its place among the plans, and what runs.
+    fn executable(&self, rows: usize, selected: usize) -> Result<(usize, Executable), EngineError> {
         let fits = |b: &Bucket| b.rows >= rows && b.selected >= selected;
-        let found = self.executables.iter().find(|(b, _)| fits(b));
-        found.map(|(_, exe)| *exe).ok_or(EngineError::NoBucket { rows, selected })
+        let found = self.executables.iter().enumerate().find(|(_, (b, _))| fits(b));
+        found.map(|(plan, (_, exe))| (plan, *exe)).ok_or(EngineError::NoBucket { rows, selected })
     }
 }

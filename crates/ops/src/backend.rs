@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use tare_core::{Fault, Weight};
 
+use crate::apart::Launched;
 use crate::batch::{Batch, StepOutput};
 use crate::isa::IsaSet;
 use crate::op::WeightId;
@@ -136,6 +137,25 @@ pub trait Backend: Send {
     /// vocabulary, or the device fails. [`crate::BatchCheck`] has the whole list and is asked first. What only the
     /// computation can find (logits that are no numbers) is found after the rows' own slots have been written.
     fn run(&mut self, exe: Executable, batch: &Batch, out: &mut StepOutput) -> Result<(), OpError>;
+
+    /// Runs one step as [`Backend::run`] does, but launch by launch, and adds to `launched` what each left of the rows
+    /// `rows` of the batch, also of a step that fails later. Kernels, buffers and weights are those of `exe`, and so are
+    /// the answers. What the launches leave is full of NaN before the first of them, in these rows: a row that is not
+    /// written is found out.
+    ///
+    /// # Errors
+    /// As [`Backend::run`], or when the backend does not run steps in this way.
+    fn run_apart(
+        &mut self,
+        exe: Executable,
+        batch: &Batch,
+        rows: &[usize],
+        out: &mut StepOutput,
+        launched: &mut Vec<Launched>,
+    ) -> Result<(), OpError> {
+        let _ = (exe, batch, rows, out, launched);
+        Err(Fault::new("step", "a backend that runs it launch by launch", self.describe().name).into())
+    }
 }
 
 /// What is behind a pointer is as good as what is not: wrappers take either.
@@ -172,5 +192,15 @@ impl<B: Backend + ?Sized> Backend for Box<B> {
     }
     fn run(&mut self, exe: Executable, batch: &Batch, out: &mut StepOutput) -> Result<(), OpError> {
         (**self).run(exe, batch, out)
+    }
+    fn run_apart(
+        &mut self,
+        exe: Executable,
+        batch: &Batch,
+        rows: &[usize],
+        out: &mut StepOutput,
+        launched: &mut Vec<Launched>,
+    ) -> Result<(), OpError> {
+        (**self).run_apart(exe, batch, rows, out, launched)
     }
 }

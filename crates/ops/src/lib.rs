@@ -7,11 +7,13 @@
 
 #![forbid(unsafe_code)]
 
+pub mod apart;
 pub mod backend;
 pub mod batch;
 pub mod check;
 pub mod class;
 pub mod conformance;
+pub mod exact;
 pub mod isa;
 pub mod op;
 pub mod plan;
@@ -19,6 +21,7 @@ pub mod reference;
 pub mod sampling;
 pub mod variant;
 
+pub use apart::{Launched, Left};
 pub use backend::{Backend, BackendInfo, Executable, KvId, KvSpan, OpError};
 pub use batch::{Batch, Row, RowOutput, StepOutput, Table, TokenSource, Wants};
 pub use check::{BatchCheck, PoolInfo};

@@ -235,6 +235,14 @@ impl Op {
         }
     }
 
+    /// The buffer whose every row the call writes anew, if there is one.
+    pub const fn writes(&self) -> Option<BufId> {
+        match self {
+            Op::KvAppend { .. } | Op::Sample { .. } => None,
+            other => Some(*other.output()),
+        }
+    }
+
     /// An input that the call would overwrite while it still reads it. [`Op::SwiGlu`] may write over its gate.
     pub(crate) fn overwritten_input(&self) -> Option<BufId> {
         let (input, out) = match self {

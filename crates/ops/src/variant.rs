@@ -71,12 +71,14 @@ impl std::iter::Sum for Cost {
     }
 }
 
-/// How far a kernel of [`Order::Free`] may be from the exact result: see [`crate::conformance`].
+/// Which operands the exact result of a kernel of [`Order::Free`] has, and so how far from it the kernel may be: see
+/// [`crate::exact`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Slack {
     /// Operands of products are what the class says; sums are F32.
     F32,
-    /// An operand that the class keeps in F32 is rounded to BF16 before a product.
+    /// Operands that the class keeps in F32 are rounded to BF16, to nearest even, before a product: dequantized weights, and
+    /// of attention the queries and the weights of the tokens.
     Bf16Products,
 }
 

@@ -175,7 +175,7 @@ impl<D: Device> Build<'_, D> {
         self.launch(&tiles::narrow(), call.kernel.clone(), shape, &args)
     }
 
-    fn narrow_at(&self, x: BufId) -> Address {
+    pub(super) fn narrow_at(&self, x: BufId) -> Address {
         self.base.plus(self.places.narrow.get(&x.0).copied().unwrap_or_default())
     }
 

@@ -69,6 +69,35 @@ fn gpu_steps_are_bitwise_those_of_the_reference() {
     }
 }
 
+/// What each launch leaves is what the last of its calls that writes the buffer leaves in the reference.
+#[test]
+fn launches_leave_what_the_calls_of_the_reference_leave() {
+    for (fused, rounding) in [(true, Rounding::F32), (true, Rounding::Bf16), (false, Rounding::F32)] {
+        let mut reference = World::new(ReferenceBackend::new(), rounding);
+        let device = Emulator::default();
+        let mut w = World::new(if fused { CudaBackend::new(device) } else { CudaBackend::unfused(device) }, rounding);
+        for (from, to, rows) in [(0, 9, vec![0, 4, 8]), (9, 10, vec![0])] {
+            let (mut want, mut got) = (Vec::new(), Vec::new());
+            let (mut said, mut out) = (StepOutput::default(), StepOutput::default());
+            let batch = reference.batch(from, to);
+            reference.backend.run_apart(reference.exe, &batch, &rows, &mut said, &mut want).unwrap();
+            let batch = w.batch(from, to);
+            w.backend.run_apart(w.exe, &batch, &rows, &mut out, &mut got).unwrap();
+            assert_eq!(out.rows, said.rows);
+            let mut next = 0;
+            for launch in &got {
+                assert_eq!(launch.calls.start, next, "every call is carried, in order");
+                next = launch.calls.end;
+                for left in &launch.left {
+                    let of = |call: usize| want[call].left.iter().find(|l| l.buffer == left.buffer);
+                    assert_eq!(launch.calls.clone().rev().find_map(of), Some(left), "calls {:?}", launch.calls);
+                }
+            }
+            assert_eq!((next, got.len() < next), (want.len(), fused));
+        }
+    }
+}
+
 #[test]
 fn spans_are_copied_between_and_inside_pools() {
     let mut w = World::new(cuda(), Rounding::F32);

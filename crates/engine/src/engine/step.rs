@@ -2,6 +2,7 @@
 
 use super::Engine;
 use crate::error::EngineError;
+use crate::forward::{Forward, RunForward};
 use crate::request::{Event, FinishReason, RequestId, Retained, StepReport};
 use crate::runner::Parts;
 use crate::scheduler::{Chunk, Decision};
@@ -15,12 +16,21 @@ impl Engine {
     /// When the backend fails. Every sequence then stands where it stood, nothing was reported, and the next step
     /// tries again.
     pub fn step(&mut self) -> Result<StepReport, EngineError> {
+        self.step_by(&mut |backend, Forward { exe, batch, out, .. }| backend.run(exe, batch, out))
+    }
+
+    /// As [`Engine::step`], with the forward run by `run`: for the laboratory, which looks at what a forward leaves. `run`
+    /// runs it once, as it is, on the backend that it is handed.
+    ///
+    /// # Errors
+    /// As [`Engine::step`], or when `run` fails.
+    pub fn step_by(&mut self, run: &mut RunForward<'_>) -> Result<StepReport, EngineError> {
         self.free_doomed()?;
         let decision = self.scheduler.plan();
         self.apply(&decision)?;
         let mut report = StepReport::default();
         if !decision.chunks.is_empty() {
-            self.forward(&decision, &mut report)?;
+            self.forward(&decision, &mut report, run)?;
         }
         report.events.splice(0..0, self.pending.drain(..));
         Ok(report)
@@ -61,10 +71,15 @@ impl Engine {
         }
     }
 
-    fn forward(&mut self, decision: &Decision, report: &mut StepReport) -> Result<(), EngineError> {
+    fn forward(
+        &mut self,
+        decision: &Decision,
+        report: &mut StepReport,
+        run: &mut RunForward<'_>,
+    ) -> Result<(), EngineError> {
         let mut parts =
             Parts { backend: &mut *self.backend, storage: &mut *self.storage, sequences: &mut self.sequences };
-        let mut rows = self.runner.run(decision, &mut parts)?;
+        let mut rows = self.runner.run(decision, &mut parts, run)?;
         self.scheduler.advance(decision);
         self.counters.steps += 1;
         self.counters.layer_rows += decision.rows() as u64;

@@ -1,39 +1,14 @@
-//! What a kernel with an order of its own is compared with: the exact result, and how far from it the kernel may be.
-//!
-//! A limit is a share of the sum of the sizes of what is added, whatever cancels: no order of F32 sums is further away,
-//! and one term that is missing, twice there or of another row is.
+//! The limits of [`crate::exact`] for one case: what its call gives exactly, over the inputs that the case feeds it.
 
-use half::bf16;
-use tare_core::Weight;
-use tare_formats::codec::dequantize_row;
-
-use super::case::Case;
 use crate::batch::TokenSource;
-use crate::class::Rounding;
+use crate::exact::{self, Bounds, Taken};
 use crate::op::{BufId, Op, WeightId};
 use crate::reference::kv::{Half, KvPool};
 use crate::variant::Slack;
+use tare_core::Weight;
+use tare_formats::codec::dequantize;
 
-/// Share of the sizes of the terms of a sum that rounding its partial sums may cost: 2^-15, room for a few hundred
-/// roundings in one direction, and for quants that are multiplied with an offset which a sum of x takes out again.
-const SUM: f64 = 1.0 / 32_768.0;
-/// Share that weights of attention may be off: they travel as two BF16 numbers.
-const WEIGHT: f64 = 1.0 / 65_536.0;
-/// What a score may be off, as a share of the sizes of its terms.
-const SCORE: f64 = 1.0 / 1_048_576.0;
-/// Relative limit of results that are no sums of both signs: norms, logarithms of sums of exponentials.
-const RELATIVE: f64 = 1.0 / 131_072.0;
-/// Rounding one operand of a product to BF16, and the other.
-const BF16_PRODUCT: f64 = 1.0 / 128.0;
-/// Numbers so small may be lost: units that multiply in BF16 need not keep those below the least normal one.
-const LOST: f64 = 1e-36;
-
-/// An exact value and the largest difference from it.
-#[derive(Clone, Copy, Debug)]
-struct Bound {
-    value: f64,
-    limit: f64,
-}
+use super::case::Case;
 
 /// The first element of `got` that is further from the exact result than it may be, and how many are; `want` is what the
 /// reference gave, which what is no sum must equal.
@@ -44,16 +19,16 @@ pub(super) fn difference(case: &Case, slack: Slack, got: &[f32], want: &[f32]) -
     let bounds = bounds(case, slack, want);
     let off = |i: &usize| {
         let (g, w) = (got[*i], want[*i]);
-        match bounds.get(*i) {
-            // Also what the reference does not give as a number.
-            Some(b) if w.is_finite() => (f64::from(g) - b.value).abs() > b.limit || g.is_nan(),
-            _ => g.to_bits() != w.to_bits() && !(g.is_nan() && w.is_nan()),
+        // Also what the reference does not give as a number.
+        if *i < bounds.value.len() && w.is_finite() {
+            return g.is_nan() || bounds.off(*i, g) > 1.0;
         }
+        g.to_bits() != w.to_bits() && !(g.is_nan() && w.is_nan())
     };
     let first = (0..got.len()).find(off)?;
     let n = (first..got.len()).filter(off).count();
-    let b = bounds.get(first).copied().unwrap_or(Bound { value: f64::from(want[first]), limit: 0.0 });
-    let (value, limit) = (b.value, b.limit);
+    let value = bounds.value.get(first).copied().unwrap_or(f64::from(want[first]));
+    let limit = bounds.limit.get(first).copied().unwrap_or(0.0);
     Some(format!(
         "{n} of {} values; first at {first}: got {:e}, exactly {value:e} within {limit:e}",
         got.len(),
@@ -62,34 +37,31 @@ pub(super) fn difference(case: &Case, slack: Slack, got: &[f32], want: &[f32]) -
 }
 
 /// Bounds of the first results of a case; what follows them must equal the reference's.
-fn bounds(case: &Case, slack: Slack, want: &[f32]) -> Vec<Bound> {
-    let relative = |share: f64| {
-        let bound = |w: &f32| Bound { value: f64::from(*w), limit: share * (1.0 + f64::from(*w).abs()) };
-        want.iter().map(bound).collect()
-    };
+fn bounds(case: &Case, slack: Slack, want: &[f32]) -> Bounds {
     match &case.plan.calls[case.call].op {
-        Op::Linear { x, weight, bias, accumulate, rounding, out } => {
-            let before = accumulate.then_some(*out);
-            linear(case, slack, (*x, *weight), (*bias, before), *rounding)
+        Op::Linear { .. } => joined(linear(case, slack)),
+        Op::Attention { layer, q, kv_of_head, scale, .. } => {
+            joined(attention(case, slack, (*layer, *q), kv_of_head, *scale))
         }
-        Op::Attention { layer, q, kv_of_head, scale, .. } => attention(case, slack, (*layer, *q), kv_of_head, *scale),
-        Op::RmsNorm { .. } | Op::SwiGlu { .. } => {
-            let bound = |w: &f32| Bound { value: f64::from(*w), limit: RELATIVE * f64::from(*w).abs() + LOST };
-            want.iter().map(bound).collect()
-        }
-        Op::Sample { .. } => relative(RELATIVE),
-        _ => Vec::new(),
+        Op::RmsNorm { .. } | Op::SwiGlu { .. } => Bounds::around(want),
+        Op::Sample { .. } => Bounds::around_logarithms(want),
+        _ => Bounds::exactly(&[]),
     }
+}
+
+/// Rows one after the other.
+fn joined(rows: Vec<Bounds>) -> Bounds {
+    let (mut value, mut limit) = (Vec::new(), Vec::new());
+    for row in rows {
+        value.extend(row.value);
+        limit.extend(row.limit);
+    }
+    Bounds { value, limit }
 }
 
 /// Rows of `table`, dequantized as the codecs do. [rows, cols]
 fn rows_of(table: &Weight) -> Vec<Vec<f32>> {
-    let row = |r| {
-        let mut values = vec![0.0; table.cols()];
-        dequantize_row(table, r, &mut values);
-        values
-    };
-    (0..table.rows()).map(row).collect()
+    dequantize(table).chunks(table.cols().max(1)).map(<[f32]>::to_vec).collect()
 }
 
 /// What buffer `id` holds before the call under test: the rows of the table that was embedded into it.
@@ -105,37 +77,20 @@ fn input(case: &Case, id: BufId) -> Vec<Vec<f32>> {
     case.batch.rows.iter().filter_map(|row| table.get(token(row.token)).cloned()).collect()
 }
 
-/// The largest size that a weight near each column has: of a block of its format, in which quants share a scale.
-fn sizes(weight: &Weight, row: &[f32]) -> Vec<f64> {
-    let block = weight.format().block_weights().max(1);
-    let largest = |b: &[f32]| b.iter().fold(0.0f64, |m, w| m.max(f64::from(w.abs())));
-    row.chunks(block).flat_map(|b| std::iter::repeat_n(largest(b), b.len())).collect()
-}
-
-fn linear(
-    case: &Case,
-    slack: Slack,
-    (x, weight): (BufId, WeightId),
-    (bias, before): (Option<WeightId>, Option<BufId>),
-    rounding: Rounding,
-) -> Vec<Bound> {
-    let weight = &case.weights[weight.0 as usize];
-    let (matrix, bias) = (rows_of(weight), bias.map(|b| rows_of(&case.weights[b.0 as usize])));
-    let sizes: Vec<Vec<f64>> = matrix.iter().map(|row| sizes(weight, row)).collect();
-    let before = before.map(|b| input(case, b));
-    let share = SUM + if slack == Slack::Bf16Products { BF16_PRODUCT } else { 0.0 };
-    let taken = |x: &f32| f64::from(if rounding == Rounding::Bf16 { bf16::from_f32(*x).to_f32() } else { *x });
-    let mut bounds = Vec::new();
-    for (t, row) in input(case, x).iter().enumerate() {
-        let row: Vec<f64> = row.iter().map(taken).collect();
-        for (n, w) in matrix.iter().enumerate() {
-            let added = [bias.as_ref().map(|b| b[0][n]), before.as_ref().map(|b| b[t][n])];
-            let added: Vec<f64> = added.into_iter().flatten().map(f64::from).collect();
-            let value: f64 = row.iter().zip(w).map(|(x, w)| x * f64::from(*w)).chain(added.iter().copied()).sum();
-            let terms = row.iter().zip(&sizes[n]).map(|(x, size)| x.abs() * size);
-            let size: f64 = terms.chain(added.iter().map(|a| a.abs())).sum();
-            bounds.push(Bound { value, limit: share * size + LOST });
-        }
+fn linear(case: &Case, slack: Slack) -> Vec<Bounds> {
+    let Op::Linear { x, weight, bias, accumulate, rounding, out } = &case.plan.calls[case.call].op else {
+        return Vec::new();
+    };
+    let weight_of = |id: WeightId| &case.weights[id.0 as usize];
+    let x: Vec<Taken> = input(case, *x).iter().map(|row| Taken::new(&Bounds::exactly(row), *rounding)).collect();
+    let weight = weight_of(*weight);
+    let mut bounds = exact::products(weight, slack, 0..weight.rows(), &x);
+    if let Some(bias) = bias {
+        let bias = Bounds::exactly(&rows_of(weight_of(*bias))[0]);
+        bounds.iter_mut().for_each(|b| b.add(&bias));
+    }
+    if *accumulate {
+        bounds.iter_mut().zip(input(case, *out)).for_each(|(b, before)| b.add(&Bounds::exactly(&before)));
     }
     bounds
 }
@@ -160,35 +115,20 @@ fn place(case: &Case, table: u32, token: usize, page_tokens: usize) -> (u32, usi
     (case.batch.tables[table as usize].pages[token / page_tokens], token % page_tokens)
 }
 
-fn attention(case: &Case, slack: Slack, (layer, q): (u32, BufId), kv_of_head: &[u16], scale: f32) -> Vec<Bound> {
-    let (Some(pool), e, scale) = (cache(case), case.plan.kv.head_size, f64::from(scale)) else { return Vec::new() };
-    let numbers = |x: &[f32]| x.iter().map(|x| f64::from(*x)).collect::<Vec<f64>>();
+fn attention(case: &Case, slack: Slack, (layer, q): (u32, BufId), kv_of_head: &[u16], scale: f32) -> Vec<Bounds> {
+    let (Some(pool), e) = (cache(case), case.plan.kv.head_size) else { return Vec::new() };
     let mut bounds = Vec::new();
     for (row, q) in case.batch.rows.iter().zip(input(case, q)) {
         for (head, kv) in q.chunks(e).zip(kv_of_head) {
-            let (head, from) = (numbers(head), *kv as usize * e);
-            let token = |half, j| {
-                let (page, place) = place(case, row.table, j, pool.page_tokens());
-                numbers(&pool.token(layer as usize, half, page, place)[from..from + e])
+            let from = *kv as usize * e;
+            let tokens = |half| {
+                let token = |j| {
+                    let (page, place) = place(case, row.table, j, pool.page_tokens());
+                    &pool.token(layer as usize, half, page, place)[from..from + e]
+                };
+                (0..row.context as usize).map(token).collect::<Vec<&[f32]>>()
             };
-            let terms = |j| head.iter().zip(token(Half::Key, j)).map(|(q, k)| q * k).collect::<Vec<f64>>();
-            let terms: Vec<Vec<f64>> = (0..row.context as usize).map(terms).collect();
-            let scores: Vec<f64> = terms.iter().map(|t| t.iter().sum::<f64>() * scale).collect();
-            let sizes = terms.iter().map(|t| t.iter().map(|x| x.abs()).sum::<f64>() * scale);
-            let size = sizes.fold(0.0, f64::max);
-            let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-            let weights: Vec<f64> = scores.iter().map(|s| (s - most).exp()).collect();
-            let sum: f64 = weights.iter().sum();
-            let mut share = WEIGHT + SCORE * size;
-            if slack == Slack::Bf16Products {
-                share += BF16_PRODUCT * (1.0 + size);
-            }
-            let values: Vec<Vec<f64>> = (0..weights.len()).map(|j| token(Half::Value, j)).collect();
-            let largest = values.iter().flatten().fold(0.0f64, |m, v| m.max(v.abs()));
-            for i in 0..e {
-                let value = weights.iter().zip(&values).map(|(w, v)| w * v[i]).sum::<f64>() / sum;
-                bounds.push(Bound { value, limit: share * largest + LOST });
-            }
+            bounds.push(exact::attention(head, scale, slack, &tokens(Half::Key), &tokens(Half::Value)));
         }
     }
     bounds

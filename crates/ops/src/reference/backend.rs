@@ -7,6 +7,7 @@ use tare_core::{Fault, Weight};
 use super::kv::{KvPool, check_span};
 use super::step::Step;
 use super::variants;
+use crate::apart::Launched;
 use crate::backend::{Backend, BackendInfo, Executable, KvId, KvSpan, OpError};
 use crate::batch::{Batch, StepOutput};
 use crate::check::{BatchCheck, PoolInfo};
@@ -80,6 +81,38 @@ impl ReferenceBackend {
                 return Err(Fault::new(at(), say(expected), say(found)));
             }
         }
+        Ok(())
+    }
+
+    /// Runs a step, and tells `done` after each of its calls.
+    fn walk(
+        &mut self,
+        exe: Executable,
+        batch: &Batch,
+        out: &mut StepOutput,
+        done: &mut dyn FnMut(usize, &Step<'_>),
+    ) -> Result<(), OpError> {
+        let Some(compiled) = self.executables.get_mut(&exe.0) else {
+            return Err(unknown("executable", exe.0).into());
+        };
+        let pools = &mut self.pools;
+        let describe = |kv: KvId| {
+            let pool = pools.get(&kv.0)?;
+            Some(PoolInfo { shape: pool.shape(), pages: pool.pages(), page_tokens: pool.page_tokens() })
+        };
+        compiled.check.check(batch, describe, self.previous.len())?;
+        let mut step = Step {
+            plan: &compiled.plan,
+            weights: &self.weights,
+            pools,
+            batch,
+            previous: &self.previous,
+            buffers: &mut compiled.buffers,
+        };
+        out.rows.clear();
+        step.run(out, &mut |i, step| done(i, step))?;
+        self.previous.clear();
+        self.previous.extend(out.rows.iter().map(|r| r.token));
         Ok(())
     }
 }
@@ -167,27 +200,17 @@ impl Backend for ReferenceBackend {
     }
 
     fn run(&mut self, exe: Executable, batch: &Batch, out: &mut StepOutput) -> Result<(), OpError> {
-        let Some(compiled) = self.executables.get_mut(&exe.0) else {
-            return Err(unknown("executable", exe.0).into());
-        };
-        let pools = &mut self.pools;
-        let describe = |kv: KvId| {
-            let pool = pools.get(&kv.0)?;
-            Some(PoolInfo { shape: pool.shape(), pages: pool.pages(), page_tokens: pool.page_tokens() })
-        };
-        compiled.check.check(batch, describe, self.previous.len())?;
-        let mut step = Step {
-            plan: &compiled.plan,
-            weights: &self.weights,
-            pools,
-            batch,
-            previous: &self.previous,
-            buffers: &mut compiled.buffers,
-        };
-        out.rows.clear();
-        step.run(out)?;
-        self.previous.clear();
-        self.previous.extend(out.rows.iter().map(|r| r.token));
-        Ok(())
+        self.walk(exe, batch, out, &mut |_, _| {})
+    }
+
+    fn run_apart(
+        &mut self,
+        exe: Executable,
+        batch: &Batch,
+        rows: &[usize],
+        out: &mut StepOutput,
+        launched: &mut Vec<Launched>,
+    ) -> Result<(), OpError> {
+        self.walk(exe, batch, out, &mut |i, step| launched.push(step.left(i, rows)))
     }
 }

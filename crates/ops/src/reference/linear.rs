@@ -1,5 +1,7 @@
 //! Matrix times vector, row by row of the weight.
 
+use std::ops::Range;
+
 use half::bf16;
 use tare_core::Weight;
 use tare_formats::codec::dequantize_row;
@@ -28,12 +30,17 @@ impl Epilogue<'_> {
 ///
 /// `x` has been [rounded](round) already. A row of the weight serves all T rows before the next one is read.
 pub fn linear(weight: &Weight, x: &[f32], epilogue: Epilogue<'_>, out: &mut [f32]) {
-    let (n, k) = (weight.rows(), weight.cols());
+    outputs(weight, 0..weight.rows(), x, epilogue, out);
+}
+
+/// The output features `of` of [`linear`] alone. out [T, of.len()]
+pub fn outputs(weight: &Weight, of: Range<usize>, x: &[f32], epilogue: Epilogue<'_>, out: &mut [f32]) {
+    let (k, n, first) = (weight.cols(), of.len().max(1), of.start);
     let mut w = vec![0.0; k];
-    for i in 0..n {
+    for i in of {
         dequantize_row(weight, i, &mut w);
         for (x, out) in x.chunks_exact(k).zip(out.chunks_exact_mut(n)) {
-            epilogue.store(i, lanes::dot(x, &w), &mut out[i]);
+            epilogue.store(i, lanes::dot(x, &w), &mut out[i - first]);
         }
     }
 }

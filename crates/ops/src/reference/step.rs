@@ -8,6 +8,7 @@ use tare_formats::codec::dequantize_row;
 use super::kv::{Half, KvPool};
 use super::linear::Epilogue;
 use super::{attention, embedding, head_norm, linear, rms_norm, rope, sample, select, swiglu};
+use crate::apart::{Launched, Left};
 use crate::backend::KvId;
 use crate::batch::{Batch, Row, StepOutput, TokenSource};
 use crate::op::{BufId, Op, WeightId};
@@ -27,16 +28,28 @@ pub(super) struct Step<'a> {
 }
 
 impl Step<'_> {
-    /// Runs every call in order. The batch has been checked.
-    pub(super) fn run(&mut self, out: &mut StepOutput) -> Result<(), Fault> {
+    /// Runs every call in order, and tells `done` after each with its index. The batch has been checked.
+    pub(super) fn run(&mut self, out: &mut StepOutput, done: &mut dyn FnMut(usize, &Self)) -> Result<(), Fault> {
         // Whoever reads a buffer that no call of this step has written is found out.
         for buffer in self.buffers.iter_mut() {
             buffer.fill(f32::NAN);
         }
-        for call in &self.plan.calls {
+        for (i, call) in self.plan.calls.iter().enumerate() {
             self.call(&call.op, out).map_err(|f| f.within(&call.kernel))?;
+            done(i, self);
         }
         Ok(())
+    }
+
+    /// What call `i` left of the rows `rows`.
+    pub(super) fn left(&self, i: usize, rows: &[usize]) -> Launched {
+        let left = self.plan.calls[i].op.writes().map(|buffer| {
+            let (width, space) = (self.width(buffer), self.plan.buffer(buffer).rows);
+            let of = |t: usize| &self.buffers[buffer.0 as usize][t * width..][..width];
+            let values = self.batch.places(space, rows).into_iter().flat_map(of).copied().collect();
+            Left { buffer, bf16: false, values }
+        });
+        Launched { calls: i..i + 1, left: left.into_iter().collect() }
     }
 
     fn call(&mut self, op: &Op, out: &mut StepOutput) -> Result<(), Fault> {

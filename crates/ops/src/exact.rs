@@ -1,0 +1,254 @@
+//! What operators give exactly, computed in F64, and how far from it a kernel with an order of its own may be.
+//!
+//! A limit is a share of the sum of the sizes of what is added, whatever cancels: no order of F32 sums is further away,
+//! and one term that is missing, twice there or of another row is. Conformance holds kernels against these limits, and the
+//! gate the launches of a step.
+
+use std::ops::Range;
+
+use half::bf16;
+use tare_core::Weight;
+use tare_formats::codec::dequantize_row;
+
+use crate::class::Rounding;
+use crate::reference::linear::round_bf16;
+use crate::variant::Slack;
+
+/// Share of the sizes of the terms of a sum that rounding its partial sums may cost: 2^-15, room for a few hundred
+/// roundings in one direction, and for quants that are multiplied with an offset which a sum of x takes out again.
+const SUM: f64 = 1.0 / 32_768.0;
+/// Share that weights of attention may be off: they travel as two BF16 numbers.
+const WEIGHT: f64 = 1.0 / 65_536.0;
+/// What a score may be off, as a share of the sizes of its terms.
+const SCORE: f64 = 1.0 / 1_048_576.0;
+/// Relative limit of results that are no sums of both signs: norms, gated units, logarithms of sums of exponentials.
+const RELATIVE: f64 = 1.0 / 131_072.0;
+/// Rounding to BF16, as a share of the number.
+const BF16: f64 = 1.0 / 512.0;
+/// Numbers so small may be lost: units that multiply in BF16 need not keep those below the least normal one.
+const LOST: f64 = 1e-36;
+/// The steepest that `x / (1 + e^-x)` is.
+const SILU_SLOPE: f64 = 1.1;
+
+/// Numbers of one row, each known to lie within a limit of a value.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Bounds {
+    /// The exact results.
+    pub value: Vec<f64>,
+    /// The largest differences from them; 0 where a number is known.
+    pub limit: Vec<f64>,
+}
+
+impl Bounds {
+    /// Numbers that are known.
+    pub fn exactly(numbers: &[f32]) -> Self {
+        Self { value: numbers.iter().map(|x| f64::from(*x)).collect(), limit: vec![0.0; numbers.len()] }
+    }
+
+    /// Results that are no sums of both signs, by what the reference gives for them.
+    pub fn around(reference: &[f32]) -> Self {
+        let mut bounds = Self::exactly(reference);
+        for (limit, value) in bounds.limit.iter_mut().zip(&bounds.value) {
+            *limit = RELATIVE * value.abs() + LOST;
+        }
+        bounds
+    }
+
+    /// Logarithms of sums of exponentials, or numbers beside them, by what the reference gives for them.
+    pub fn around_logarithms(reference: &[f32]) -> Self {
+        let mut bounds = Self::exactly(reference);
+        for (limit, value) in bounds.limit.iter_mut().zip(&bounds.value) {
+            *limit = RELATIVE * (1.0 + value.abs());
+        }
+        bounds
+    }
+
+    /// The numbers, when all are known.
+    pub fn numbers(&self) -> Option<Vec<f32>> {
+        self.limit.iter().all(|l| *l == 0.0).then(|| self.value.iter().map(|v| *v as f32).collect())
+    }
+
+    /// How far `got` is from element `i`, as a share of its limit: at most 1 inside, not a number when `got` is none.
+    pub fn off(&self, i: usize, got: f32) -> f64 {
+        let (error, limit) = ((f64::from(got) - self.value[i]).abs(), self.limit[i]);
+        if error == 0.0 { 0.0 } else { error / limit }
+    }
+
+    /// What becomes of the numbers when each is rounded to BF16.
+    pub fn to_bf16(mut self) -> Self {
+        for (value, limit) in self.value.iter().zip(&mut self.limit) {
+            *limit += BF16 * (value.abs() + *limit);
+        }
+        self
+    }
+
+    /// Adds `other`, as one more term of each sum.
+    pub fn add(&mut self, other: &Bounds) {
+        for (i, (value, limit)) in other.value.iter().zip(&other.limit).enumerate() {
+            self.value[i] += value;
+            self.limit[i] += SUM * value.abs() + limit;
+        }
+    }
+}
+
+/// A row as a product takes it: rounded where the class says so.
+#[derive(Clone, Debug)]
+pub struct Taken {
+    value: Vec<f64>,
+    /// Columns that are not quite known, and by how much.
+    open: Vec<(usize, f64)>,
+}
+
+impl Taken {
+    /// The row `x`. Where it is not quite known, it may be rounded to either side.
+    pub fn new(x: &Bounds, rounding: Rounding) -> Self {
+        let taken = |v: f64| if rounding == Rounding::Bf16 { bf16::from_f64(v).to_f64() } else { v };
+        let value: Vec<f64> = x.value.iter().map(|v| taken(*v)).collect();
+        let apart = |i: usize| {
+            let (v, limit) = (x.value[i], x.limit[i]);
+            (taken(v + limit) - value[i]).max(value[i] - taken(v - limit))
+        };
+        let open = (0..value.len()).filter(|i| x.limit[*i] != 0.0).map(|i| (i, apart(i)));
+        let open = open.filter(|(_, by)| *by != 0.0).collect();
+        Self { value, open }
+    }
+}
+
+/// A sum that the processor can make several elements at a time.
+fn dot(a: &[f64], b: &[f64]) -> f64 {
+    const SIDE_BY_SIDE: usize = 8;
+    let mut sums = [0.0; SIDE_BY_SIDE];
+    let (a, b) = (a.as_chunks::<SIDE_BY_SIDE>(), b.as_chunks::<SIDE_BY_SIDE>());
+    for (a, b) in a.0.iter().zip(b.0) {
+        for i in 0..SIDE_BY_SIDE {
+            sums[i] += a[i] * b[i];
+        }
+    }
+    sums.iter().sum::<f64>() + a.1.iter().zip(b.1).map(|(a, b)| a * b).sum::<f64>()
+}
+
+/// `dot(x[t], w[n])` for the output features `of`, row by row of x. Bias and what is added to follow by [`Bounds::add`].
+///
+/// The size of a term is that of x times the largest weight of the block, in which quants share a scale.
+pub fn products(weight: &Weight, slack: Slack, of: Range<usize>, x: &[Taken]) -> Vec<Bounds> {
+    let (block, cols) = (weight.format().block_weights().max(1), weight.cols());
+    let sizes = |x: &Taken| x.value.chunks(block).map(|b| b.iter().map(|x| x.abs()).sum()).collect();
+    let sizes: Vec<Vec<f64>> = x.iter().map(sizes).collect();
+    let (mut row, mut w, mut largest) = (vec![0.0f32; cols], vec![0.0f64; cols], vec![0.0f64; cols.div_ceil(block)]);
+    let none = || Bounds { value: Vec::with_capacity(of.len()), limit: Vec::with_capacity(of.len()) };
+    let mut bounds: Vec<Bounds> = x.iter().map(|_| none()).collect();
+    for n in of.clone() {
+        dequantize_row(weight, n, &mut row);
+        for (largest, block) in largest.iter_mut().zip(row.chunks(block)) {
+            *largest = f64::from(block.iter().fold(0.0f32, |m, w| m.max(w.abs())));
+        }
+        for (w, x) in w.iter_mut().zip(&row) {
+            *w = f64::from(if slack == Slack::Bf16Products { round_bf16(*x) } else { *x });
+        }
+        for ((x, sizes), bounds) in x.iter().zip(&sizes).zip(&mut bounds) {
+            let open: f64 = x.open.iter().map(|(k, by)| by * w[*k].abs()).sum();
+            bounds.value.push(dot(&x.value, &w));
+            bounds.limit.push(SUM * dot(sizes, &largest) + open + LOST);
+        }
+    }
+    bounds
+}
+
+/// Softmax attention of one query head over the tokens whose keys and values are given. q, each key and value [E]
+pub fn attention(q: &[f32], scale: f32, slack: Slack, keys: &[&[f32]], values: &[&[f32]]) -> Bounds {
+    let rounded = slack == Slack::Bf16Products;
+    let q: Vec<f64> = q.iter().map(|q| f64::from(if rounded { round_bf16(*q) } else { *q })).collect();
+    let scale = f64::from(scale);
+    let score = |key: &&[f32]| {
+        let terms = q.iter().zip(key.iter()).map(|(q, k)| q * f64::from(*k));
+        terms.fold((0.0, 0.0), |(sum, size), term| (sum + term, size + term.abs()))
+    };
+    let scores: Vec<(f64, f64)> = keys.iter().map(score).collect();
+    let size = scores.iter().fold(0.0f64, |m, (_, size)| m.max(size * scale));
+    let most = scores.iter().fold(f64::NEG_INFINITY, |m, (s, _)| m.max(s * scale));
+    let weights: Vec<f64> = scores.iter().map(|(s, _)| (s * scale - most).exp()).collect();
+    let sum: f64 = weights.iter().sum();
+    let mut bounds = Bounds { value: vec![0.0; q.len()], limit: vec![0.0; q.len()] };
+    let mut largest = 0.0f64;
+    for (w, v) in weights.iter().zip(values) {
+        for ((value, limit), v) in bounds.value.iter_mut().zip(&mut bounds.limit).zip(v.iter()) {
+            let v = f64::from(*v);
+            *value += w / sum * v;
+            *limit += w / sum * v.abs();
+            largest = largest.max(v.abs());
+        }
+    }
+    let share = WEIGHT + SCORE * size;
+    for limit in &mut bounds.limit {
+        // So far it is the size of what is added.
+        *limit = share * largest + LOST + if rounded { BF16 * *limit } else { 0.0 };
+    }
+    bounds
+}
+
+/// `silu(gate) * up`.
+pub fn swiglu(gate: &Bounds, up: &Bounds) -> Bounds {
+    let silu = |x: f64| x / (1.0 + (-x).exp());
+    let each = |i: usize| {
+        let (g, u) = (silu(gate.value[i]), up.value[i]);
+        let (open_g, open_u) = (SILU_SLOPE * gate.limit[i], up.limit[i]);
+        let open = open_g * u.abs() + g.abs() * open_u + open_g * open_u;
+        (g * u, RELATIVE * ((g * u).abs() + open) + open + LOST)
+    };
+    let (value, limit) = (0..gate.value.len()).map(each).unzip();
+    Bounds { value, limit }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tare_core::{Blob, Format};
+
+    #[test]
+    fn what_is_known_is_equal_or_outside() {
+        let b = Bounds::exactly(&[1.0, 0.0]);
+        assert_eq!((b.off(0, 1.0), b.off(1, -0.0)), (0.0, 0.0));
+        assert_eq!(b.off(0, 1.0 + f32::EPSILON), f64::INFINITY);
+        assert!(b.off(0, f32::NAN).is_nan());
+        assert_eq!(b.numbers(), Some(vec![1.0, 0.0]));
+        assert_eq!(b.to_bf16().numbers(), None);
+    }
+
+    #[test]
+    fn what_is_nearly_known_may_be_rounded_to_either_side() {
+        let unit = 1.0 / 128.0;
+        // In the middle of two BF16 numbers, and far from it.
+        let x = Bounds { value: vec![1.0 + unit / 2.0, 1.0 + unit / 4.0], limit: vec![1e-6; 2] };
+        let taken = Taken::new(&x, Rounding::Bf16);
+        assert_eq!(taken.value, [1.0, 1.0]);
+        assert_eq!(taken.open, [(0, unit)]);
+        let as_it_is = Taken::new(&x, Rounding::F32).open;
+        assert!(as_it_is.iter().all(|(_, by)| (by - 1e-6).abs() < 1e-12) && as_it_is.len() == 2);
+    }
+
+    #[test]
+    fn what_is_open_stays_open_through_a_product_and_the_unit() {
+        let w: Vec<u8> = [2.0f32, -4.0].iter().flat_map(|w| w.to_le_bytes()).collect();
+        let w = Weight::blocks("w", Format::F32, 1, 2, Blob::from_vec(w)).unwrap();
+        let x = Bounds { value: vec![1.0, 1.0], limit: vec![0.0, 0.5] };
+        let y = products(&w, Slack::F32, 0..1, &[Taken::new(&x, Rounding::F32)]).remove(0);
+        assert_eq!(y.value, [-2.0]);
+        assert!((y.limit[0] - 2.0 - 6.0 * SUM).abs() < 1e-12, "4 times a half, and the sum of 2 and 4");
+        let unit = swiglu(&y, &Bounds::exactly(&[3.0]));
+        for gate in [-4.0f64, -2.0, 0.0] {
+            let got = gate / (1.0 + (-gate).exp()) * 3.0;
+            assert!(unit.off(0, got as f32) <= 1.0, "{gate}");
+        }
+    }
+
+    #[test]
+    fn rounded_operands_are_counted_as_they_are() {
+        let third = 1.0f32 / 3.0;
+        let w = Weight::blocks("w", Format::F32, 1, 1, Blob::from_vec(third.to_le_bytes().to_vec())).unwrap();
+        let x = [Taken::new(&Bounds::exactly(&[1.0]), Rounding::F32)];
+        let of = |slack| products(&w, slack, 0..1, &x).remove(0);
+        assert!(of(Slack::Bf16Products).off(0, round_bf16(third)) <= 1.0);
+        assert!(of(Slack::Bf16Products).off(0, third) > 1.0, "a weight that was not rounded is another one");
+        assert!(of(Slack::F32).off(0, third) <= 1.0 && of(Slack::F32).off(0, round_bf16(third)) > 1.0);
+    }
+}
