@@ -176,7 +176,7 @@ fn none_runs() -> LabError {
 }
 
 /// Puts the prefix in the cache, off the clock.
-fn cache_prefix(engine: &mut Engine, request: &ClockedRequest) -> Result<Option<Retained>, LabError> {
+pub(crate) fn cache_prefix(engine: &mut Engine, request: &ClockedRequest) -> Result<Option<Retained>, LabError> {
     if request.prefix.is_empty() {
         return Ok(None);
     }

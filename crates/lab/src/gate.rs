@@ -3,6 +3,7 @@
 //! It looks at what the timed path gave out, warm-ups included: ids, logits and, from one run of the same executable,
 //! every cached key and value. Stage 1 holds them against one pass over the whole sequence in the same class, made by
 //! an engine of its own from weights of its own, in the reference's order of sums. Stage 2 holds the same tokens against class f32.
+//! In classes whose kernels add in any order, steps of the timed path are judged launch by launch as well ([`crate::operators`]).
 
 mod emitted;
 
@@ -10,10 +11,11 @@ use half::bf16;
 use tare_core::DType;
 use tare_engine::{Engine, ExportedKv};
 use tare_evidence::gate::{Check, GateReport, Miss};
-use tare_ops::{Class, class::CLASSES};
+use tare_ops::{Class, Order, class::CLASSES};
 
 use crate::LabError;
 use crate::engine_runner::run_and_retain;
+use crate::operators;
 use crate::reference::{ReferenceStore, Score, Scoring};
 use crate::rig::Rig;
 use crate::thresholds::Thresholds;
@@ -28,6 +30,8 @@ pub(crate) const ROUNDS_AGREE: &str = "rounds-agree";
 pub(crate) const WARM_UPS: &str = "warm-ups";
 /// The check of cached keys and values.
 pub(crate) const CACHE: &str = "kv";
+/// The check of what each launch of a step leaves.
+pub(crate) const OPERATORS: &str = "operators";
 
 /// What a run of the timed path emitted.
 #[derive(Clone, Copy, Debug)]
@@ -54,7 +58,8 @@ pub struct Gate<'a> {
 }
 
 impl Gate<'_> {
-    /// Judges `runs` and the cached keys and values of one more, untimed run of `engine`.
+    /// Judges `runs`, the cached keys and values of one more, untimed run of `engine`, and in classes in any order the
+    /// launches of another.
     ///
     /// # Errors
     /// When a judge cannot be made or an engine fails. Wrong answers are no errors: they are misses in the report.
@@ -62,6 +67,7 @@ impl Gate<'_> {
         let mut report = self.judge_tokens(runs)?;
         if let Some(first) = runs.first() {
             self.judge_cache(engine, first, &mut report)?;
+            self.judge_operators(engine, first, &mut report)?;
         }
         Ok(report)
     }
@@ -101,6 +107,19 @@ impl Gate<'_> {
         Ok(())
     }
 
+    /// Adds, in a class in any order, the comparison of what each launch leaves in steps of one more, untimed run of
+    /// `engine`: errors are shares of what the rounding of that launch alone allows.
+    ///
+    /// # Errors
+    /// As [`Gate::judge`], or when the backend does not take steps apart.
+    pub fn judge_operators(&self, engine: &mut Engine, run: &Run<'_>, report: &mut GateReport) -> Result<(), LabError> {
+        if self.rig.class.order == Order::Free {
+            let found = operators::judge(self.rig, self.request, engine, run)?;
+            report.add_of(OPERATORS, self.thresholds.operators.share, found.compared, &found.all);
+        }
+        Ok(())
+    }
+
     fn scores(&self, class: Class, emitted: &[u32]) -> Result<Vec<Score>, LabError> {
         let input = self.request.input();
         let digest = self.rig.model.values_digest()?;
@@ -131,22 +150,28 @@ impl Gate<'_> {
 
 /// One value that was compared.
 #[derive(Clone, Debug)]
-struct Finding {
-    at: String,
-    error: f64,
-    expected: String,
-    found: String,
+pub(crate) struct Finding {
+    pub(crate) at: String,
+    pub(crate) error: f64,
+    pub(crate) expected: String,
+    pub(crate) found: String,
 }
 
 trait Add {
-    fn add(&mut self, name: &str, limit: f64, findings: &[Finding]);
+    /// Adds a check of one value a finding.
+    fn add(&mut self, name: &str, limit: f64, findings: &[Finding]) {
+        self.add_of(name, limit, findings.len() as u64, findings);
+    }
+
+    /// Adds a check of `compared` values: the largest finite error and a miss for each error over the limit or that is not
+    /// a number.
+    fn add_of(&mut self, name: &str, limit: f64, compared: u64, findings: &[Finding]);
 }
 
 impl Add for GateReport {
-    /// Adds a check: the largest finite error and a miss for each error over the limit or that is not a number.
-    fn add(&mut self, name: &str, limit: f64, findings: &[Finding]) {
+    fn add_of(&mut self, name: &str, limit: f64, compared: u64, findings: &[Finding]) {
         let finite = findings.iter().map(|f| f.error).filter(|e| e.is_finite()).fold(0.0, f64::max);
-        self.checks.push(Check { name: name.into(), compared: findings.len() as u64, max_error: finite, limit });
+        self.checks.push(Check { name: name.into(), compared, max_error: finite, limit });
         let over: Vec<&Finding> = findings.iter().filter(|f| f.error.is_nan() || f.error > limit).collect();
         for f in over.iter().take(MISSES_SHOWN) {
             self.misses.push(Miss {

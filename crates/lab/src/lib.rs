@@ -6,7 +6,7 @@
 //! - [`clock`], [`engine_runner`]: view 1, one request on the clock; [`http_clock`]: the same at a server, as its client
 //!   sees it. [`weigh`]: warm-ups, rounds, gate, record.
 //! - [`study`], [`campaign`], [`arm`]: questions, the one runner that answers them, and the processes that it runs.
-//! - [`gate`], [`reference`], [`thresholds`]: whether what was timed is right.
+//! - [`gate`], `operators`, [`reference`], [`thresholds`]: whether what was timed is right.
 //! - [`peers`]: other engines that do the same work.
 //! - [`mutation`], [`mutants`]: whether the gate can fail.
 //! - [`report`](mod@report): pictures from verified records.
@@ -34,6 +34,7 @@ pub mod mutants;
 pub mod mutation;
 pub mod next;
 pub mod on;
+mod operators;
 pub mod ops_study;
 pub mod peers;
 pub mod reference;

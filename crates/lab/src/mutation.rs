@@ -6,8 +6,8 @@
 
 use tare_core::{Affine, Blob, Fault, Format, Weight, WeightData};
 use tare_ops::{
-    Backend, BackendInfo, Batch, BufId, Executable, ForwardPlan, KvId, KvSpan, Op, OpError, StepOutput, Variant, Wants,
-    WeightId, plan::KvShape,
+    Backend, BackendInfo, Batch, BufId, Executable, ForwardPlan, KvId, KvSpan, Launched, Op, OpError, StepOutput,
+    Variant, Wants, WeightId, plan::KvShape,
 };
 
 /// One planted fault.
@@ -313,5 +313,15 @@ impl<B: Backend> Backend for Mutant<B> {
     }
     fn run(&mut self, exe: Executable, batch: &Batch, out: &mut StepOutput) -> Result<(), OpError> {
         self.inner.run(exe, &self.mutate_batch(batch), out)
+    }
+    fn run_apart(
+        &mut self,
+        exe: Executable,
+        batch: &Batch,
+        rows: &[usize],
+        out: &mut StepOutput,
+        launched: &mut Vec<Launched>,
+    ) -> Result<(), OpError> {
+        self.inner.run_apart(exe, &self.mutate_batch(batch), rows, out, launched)
     }
 }

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use tare_core::{Blob, Fault, Weight, WeightData, weight::Affine};
 use tare_cpu::CpuBackend;
 use tare_ops::{
-    Backend, BackendInfo, Batch, Executable, ForwardPlan, KvId, KvShape, KvSpan, OpError, RowOutput, StepOutput,
-    Variant, WeightId,
+    Backend, BackendInfo, Batch, Executable, ForwardPlan, KvId, KvShape, KvSpan, Launched, OpError, RowOutput,
+    StepOutput, Variant, WeightId,
 };
 
 use crate::delay::Delay;
@@ -163,5 +163,16 @@ impl Backend for Tap {
             tapped.seen = Some(Seen { exe, plan, batch: batch.clone(), answer: out.rows.clone() });
         }
         Ok(())
+    }
+    fn run_apart(
+        &mut self,
+        exe: Executable,
+        batch: &Batch,
+        rows: &[usize],
+        out: &mut StepOutput,
+        launched: &mut Vec<Launched>,
+    ) -> Result<(), OpError> {
+        let mut tapped = self.lock();
+        tapped.cpu.run_apart(exe, batch, rows, out, launched)
     }
 }

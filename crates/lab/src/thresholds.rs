@@ -13,10 +13,20 @@ pub struct Thresholds {
     pub version: String,
     /// The timed path against its own class.
     pub emulation: Emulations,
+    /// Each launch of the timed path by itself, in classes in any order.
+    pub operators: Operators,
     /// A class against f32, by the name of the class.
     pub accuracy: BTreeMap<String, Accuracy>,
     /// A class against f32 on a real text.
     pub text: Text,
+}
+
+/// Limits of what each launch leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Operators {
+    /// Largest difference from the exact result, as a share of what conformance allows the kernel.
+    pub share: f64,
 }
 
 /// Limits of a class against f32 on a real text of a real model.

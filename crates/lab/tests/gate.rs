@@ -73,12 +73,17 @@ fn missed(report: &GateReport) -> Vec<&str> {
 fn honest_runs_pass_under_every_plan_and_class() {
     let scene = Scene::new(LENGTHS);
     for plan in PlanSpec::names() {
-        for class in ["f32", "w4a16"] {
+        for class in ["f32", "w4a16", "w4a16-free"] {
             let report = scene.judge(&scene.rig(plan, class), |_| {});
             assert!(report.misses.is_empty(), "{plan} {class}: {:?}", report.misses);
             let has = |name: &str| report.checks.iter().any(|c| c.name == name && c.compared > 0);
             assert_eq!(has("accuracy-logit"), class != "f32", "{plan} {class}: f32 is its own reference");
             assert_eq!(has("kv"), plan != "recompute", "{plan} {class}: where there is a cache, it is compared");
+            assert_eq!(
+                has("operators"),
+                class == "w4a16-free",
+                "{plan} {class}: launches are judged in any order alone"
+            );
             assert!(has("rounds-agree") && has("emulation-logit") && has("emulation-rank"));
         }
     }
@@ -87,11 +92,13 @@ fn honest_runs_pass_under_every_plan_and_class() {
 #[test]
 fn a_request_at_a_depth_is_judged_from_its_first_token() {
     let scene = Scene::new(Lengths { depth: 24, ..LENGTHS });
-    let report = scene.judge(&scene.rig("paged", "w4a16"), |runs| {
-        let computed = (20 + 4, 5);
-        assert!(runs.iter().all(|r| r.rows.available() == Some(&computed)), "the prefix was in the cache");
-    });
-    assert!(report.misses.is_empty(), "{:?}", report.misses);
+    for class in ["w4a16", "w4a16-free"] {
+        let report = scene.judge(&scene.rig("paged", class), |runs| {
+            let computed = (20 + 4, 5);
+            assert!(runs.iter().all(|r| r.rows.available() == Some(&computed)), "the prefix was in the cache");
+        });
+        assert!(report.misses.is_empty(), "{class}: {:?}", report.misses);
+    }
 }
 
 #[test]
@@ -112,6 +119,17 @@ fn a_logit_that_is_off_by_its_last_bit_is_a_miss() {
     assert_eq!(missed(&report), ["emulation-logit"]);
     assert_eq!(report.misses.len(), 1);
     assert!(report.misses[0].at.contains("round 0 token 3"), "{:?}", report.misses);
+}
+
+/// The steps that are taken apart must be the timed ones: in a class in any order too, a bit tells.
+#[test]
+fn a_logit_that_the_run_taken_apart_does_not_have_is_a_miss() {
+    let scene = Scene::new(LENGTHS);
+    let report = scene.judge(&scene.rig("paged", "w4a16-free"), |runs| {
+        runs[0].logits[3] = f32::from_bits(runs[0].logits[3].to_bits() ^ 1);
+    });
+    assert_eq!(missed(&report), ["operators"]);
+    assert!(report.misses[0].at.contains("token 3 of the run taken apart"), "{:?}", report.misses);
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod conformance;
 mod decoder;
 mod emulator;
 mod engine;
+mod operators;
 mod steps;
 mod tiles;
 

@@ -87,8 +87,8 @@ impl Subject {
         }
     }
 
-    /// Judges the timed request and the warm-ups before it; `full` compares cached keys and values too, where the
-    /// engine shows them.
+    /// Judges the timed request and the warm-ups before it; `full` compares cached keys and values and launches too, where
+    /// the engine shows them.
     ///
     /// # Errors
     /// When a judge cannot be made or fails.
@@ -106,6 +106,7 @@ impl Subject {
                 judge_starts(warmups, &run, limit, &mut report);
                 if full {
                     gate.judge_cache(e.engine(), &run, &mut report)?;
+                    gate.judge_operators(e.engine(), &run, &mut report)?;
                 }
                 Ok(report)
             }

@@ -1,0 +1,99 @@
+//! Operator by operator: what each launch of the timed path leaves, against what its calls give exactly.
+//!
+//! A class in any order differs from its reference by the noise of every rounding in every layer, and a small fault in one
+//! launch is lost in it. So the timed request runs once more with some of its steps taken apart: the same executables,
+//! launch by launch, each followed by a look at the rows it left and at the cache. The judge has the plan, the rows and
+//! weights of its own, and computes each call on the device's own inputs: a fault is held against the rounding of the one
+//! launch in which it was made. That the steps taken apart are the timed ones follows from their answers, which must be
+//! the same to the bit.
+
+mod cached;
+mod exactly;
+mod taken;
+mod walk;
+
+use tare_engine::Engine;
+use tare_ops::reference::select::selected;
+
+use crate::LabError;
+use crate::gate::{Finding, Run};
+use crate::rig::Rig;
+use crate::work::ClockedRequest;
+use exactly::Exactly;
+use taken::{Taken, take};
+use walk::Walk;
+
+/// What was found: an error is a share of the limit of the value that is furthest from its own.
+#[derive(Debug, Default)]
+pub(crate) struct Findings {
+    /// Values that were compared.
+    pub(crate) compared: u64,
+    /// One for each row that a call left, and for each fact that must hold.
+    pub(crate) all: Vec<Finding>,
+}
+
+impl Findings {
+    /// Adds a fact that holds or not.
+    fn hold(&mut self, holds: bool, at: String, expected: impl Into<String>, found: impl Into<String>) {
+        let error = if holds { 0.0 } else { f64::INFINITY };
+        self.compared += 1;
+        self.all.push(Finding { at, error, expected: expected.into(), found: found.into() });
+    }
+}
+
+/// Runs `request` on `engine` with steps taken apart, and judges them; `run` is what its timed run emitted.
+///
+/// # Errors
+/// When the engine fails, or the judge lacks a weight or a limit. A step that fails when it is taken apart is a finding,
+/// and so is a backend that does not take steps apart.
+pub(crate) fn judge(
+    rig: &Rig<'_>,
+    request: &ClockedRequest,
+    engine: &mut Engine,
+    run: &Run<'_>,
+) -> Result<Findings, LabError> {
+    let mut findings = Findings::default();
+    let taken = take(engine, request)?;
+    let mut sequence = request.input();
+    sequence.extend(run.ids);
+    let mut exactly = Exactly::new(rig, engine.variants());
+    for step in &taken.steps {
+        same_rows(step, &sequence, &mut findings);
+        let plan = &engine.resolved()[step.plan].plan;
+        Walk::new(plan, step, &sequence, &mut exactly, &mut findings).all()?;
+    }
+    if let Some(e) = &taken.failed {
+        let at = format!("the step after {} tokens of the run taken apart", taken.drawn.len());
+        findings.hold(false, at, "the answers of the timed one", e.to_string());
+    }
+    same_answers(run, &taken, &mut findings);
+    Ok(findings)
+}
+
+/// The run with steps taken apart drew the timed tokens, with their logits to the bit.
+fn same_answers(run: &Run<'_>, taken: &Taken, findings: &mut Findings) {
+    for i in 0..run.ids.len().max(taken.drawn.len()) {
+        let timed = run.ids.get(i).zip(run.logits.get(i)).map(|(id, logit)| (*id, *logit));
+        let apart = taken.drawn.get(i).copied();
+        let same = match (timed, apart) {
+            (Some(a), Some(b)) => (a.0, a.1.to_bits()) == (b.0, b.1.to_bits()),
+            (a, b) => a.is_none() && b.is_none(),
+        };
+        let shown =
+            |x: Option<(u32, f32)>| x.map_or("none".into(), |(id, logit)| format!("id {id} with logit {logit}"));
+        findings.hold(same, format!("token {i} of the run taken apart"), shown(timed), shown(apart));
+    }
+}
+
+/// Every row of the step is the token of its place, turned to it, stored in it, and sees what is before it.
+fn same_rows(step: &taken::TakenStep, sequence: &[u32], findings: &mut Findings) {
+    for (t, row) in step.batch.rows.iter().enumerate() {
+        let token = sequence.get(row.slot as usize).map(|id| tare_ops::TokenSource::Id(*id));
+        let holds = Some(row.token) == token && row.position == row.slot && row.context == row.slot + 1;
+        let expected = format!("{token:?} at position {} that sees {} tokens", row.slot, row.slot + 1);
+        let found = format!("{:?} at position {} that sees {}", row.token, row.position, row.context);
+        findings.hold(holds, format!("{}, row {t}", step.at), expected, found);
+    }
+    let (asked, given) = (selected(&step.batch.rows).count(), step.answers.len());
+    findings.hold(asked == given, format!("{}, answers", step.at), asked.to_string(), given.to_string());
+}

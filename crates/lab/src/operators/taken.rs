@@ -1,0 +1,163 @@
+//! Steps of the timed request, taken apart.
+
+use std::collections::BTreeSet;
+
+use tare_engine::{Engine, EngineError, Event, Forward, Request};
+use tare_ops::{Backend, Batch, KvShape, Launched, OpError, RowOutput};
+
+use super::cached::Cached;
+use crate::LabError;
+use crate::engine_runner::cache_prefix;
+use crate::work::{ClockedRequest, mix};
+
+/// Rows of a step that are looked at, at most.
+const MOST_ROWS: usize = 8;
+/// Rows that kernels in tiles take together, at most or a multiple of it.
+const TILE_ROWS: usize = 128;
+
+/// A request that ran with steps taken apart.
+#[derive(Debug)]
+pub(super) struct Taken {
+    /// In order.
+    pub(super) steps: Vec<TakenStep>,
+    /// Tokens that were drawn and their logits.
+    pub(super) drawn: Vec<(u32, f32)>,
+    /// What the backend said when the last step failed.
+    pub(super) failed: Option<OpError>,
+}
+
+/// A step that ran launch by launch.
+#[derive(Debug)]
+pub(super) struct TakenStep {
+    /// Which, for people.
+    pub(super) at: String,
+    /// Which of the engine's plans ran.
+    pub(super) plan: usize,
+    /// What the backend was handed.
+    pub(super) batch: Batch,
+    /// The rows that were looked at.
+    pub(super) rows: Vec<usize>,
+    /// What its launches left of them.
+    pub(super) launched: Vec<Launched>,
+    /// What it gave.
+    pub(super) answers: Vec<RowOutput>,
+    /// The cache of each table before it and after it.
+    pub(super) before: Vec<Cached>,
+    pub(super) after: Vec<Cached>,
+}
+
+/// Runs `request` as it is timed. The first step of each executable is taken apart, the last of the prompt, and the last of
+/// all, which sees most.
+///
+/// # Errors
+/// When the engine refuses the request, or fails but for its backend.
+pub(super) fn take(engine: &mut Engine, request: &ClockedRequest) -> Result<Taken, LabError> {
+    let resume = cache_prefix(engine, request)?;
+    let id = engine.submit(Request { resume, ..request.greedy() })?;
+    let mut taken = Taken { steps: Vec::new(), drawn: Vec::new(), failed: None };
+    match run(engine, request, &mut taken) {
+        Err(LabError::Engine(EngineError::Backend(failed))) => taken.failed = Some(failed),
+        other => other?,
+    }
+    engine.cancel(id);
+    while engine.has_work() {
+        engine.step()?;
+    }
+    Ok(taken)
+}
+
+fn run(engine: &mut Engine, request: &ClockedRequest, taken: &mut Taken) -> Result<(), LabError> {
+    let Taken { steps, drawn, .. } = taken;
+    let mut seen = BTreeSet::new();
+    let prompt = request.input().len();
+    let whole = prompt + request.output_tokens - 1;
+    let Some(shape) = engine.resolved().first().map(|r| r.plan.kv) else {
+        return Err(LabError::Judge("the engine has no plan".into()));
+    };
+    while engine.has_work() {
+        let report = engine.step_by(&mut |backend, forward| {
+            let end = forward.batch.rows.last().map_or(0, |r| r.slot as usize + 1);
+            if seen.insert(forward.plan) || end == prompt || end == whole {
+                return take_apart(backend, forward, shape, steps);
+            }
+            backend.run(forward.exe, forward.batch, forward.out)
+        })?;
+        drawn.extend(report.events.into_iter().filter_map(|event| match event {
+            Event::Token { token, logit, .. } => Some((token, logit)),
+            _ => None,
+        }));
+    }
+    Ok(())
+}
+
+/// Runs one step, and adds it also when it fails.
+fn take_apart(
+    backend: &mut dyn Backend,
+    forward: Forward<'_>,
+    shape: KvShape,
+    steps: &mut Vec<TakenStep>,
+) -> Result<(), OpError> {
+    let Forward { plan, exe, batch, page_tokens, out } = forward;
+    let cached = |backend: &mut dyn Backend| {
+        let each = batch.tables.iter().zip(page_tokens).enumerate().map(|(n, (table, page_tokens))| {
+            let rows = batch.rows.iter().filter(|r| r.table as usize == n);
+            let tokens = rows.map(|r| r.context.max(r.slot + 1)).max().unwrap_or(0);
+            Cached::read(backend, table, (shape, *page_tokens), tokens as usize)
+        });
+        each.collect::<Result<Vec<_>, _>>()
+    };
+    let rows = looked_at(batch, page_tokens.first().copied().unwrap_or(1));
+    let (before, mut launched) = (cached(backend)?, Vec::new());
+    let ran = backend.run_apart(exe, batch, &rows, out, &mut launched);
+    let after = cached(backend)?;
+    let slot = |row: Option<&tare_ops::Row>| row.map_or(0, |r| r.slot);
+    let at = format!("step of tokens {} to {}", slot(batch.rows.first()), slot(batch.rows.last()));
+    steps.push(TakenStep { at, plan, batch: batch.clone(), rows, launched, answers: out.rows.clone(), before, after });
+    ran
+}
+
+/// Rows to look at: all of a few; of more the first and the last, those at the edge of a page and of a tile, and some
+/// others, the same ones whenever a step has so many rows.
+fn looked_at(batch: &Batch, page_tokens: usize) -> Vec<usize> {
+    let n = batch.rows.len();
+    let edge = (1..n).rev().find(|t| (batch.rows[*t].slot as usize).is_multiple_of(page_tokens.max(1))).unwrap_or(0);
+    let named = [0, n.saturating_sub(1), edge, edge.saturating_sub(1), TILE_ROWS - 1, TILE_ROWS];
+    let drawn = (0..).map(|i| (mix(n as u64, i) % n.max(1) as u64) as usize);
+    let mut rows = BTreeSet::new();
+    for t in named.into_iter().filter(|t| *t < n).chain(drawn) {
+        if rows.len() >= MOST_ROWS.min(n) {
+            break;
+        }
+        rows.insert(t);
+    }
+    rows.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tare_ops::{Row, TokenSource, Wants};
+
+    #[test]
+    fn ends_and_edges_are_looked_at() {
+        let row = |t| Row {
+            token: TokenSource::Id(0),
+            position: t,
+            table: 0,
+            slot: t,
+            context: t + 1,
+            wants: Wants::Nothing,
+        };
+        let of =
+            |from: u32, n: u32| looked_at(&Batch { rows: (from..from + n).map(row).collect(), ..Batch::default() }, 32);
+        assert_eq!(of(7, 1), [0]);
+        assert_eq!(of(0, 8), (0..8).collect::<Vec<_>>());
+        assert!(of(0, 0).is_empty());
+        let rows = of(10, 300);
+        assert_eq!(rows.len(), MOST_ROWS);
+        for t in [0, 299, 277, 278, 127, 128] {
+            assert!(rows.contains(&t), "{t}: {rows:?}");
+        }
+        assert_eq!(rows, of(10, 300));
+    }
+}
