@@ -113,10 +113,14 @@ fn sizes(weight: &Weight, row: &[f32]) -> Vec<f64> {
     row.chunks(block).flat_map(|b| std::iter::repeat_n(largest(b), b.len())).collect()
 }
 
-/// What rounding to 8 bits may change each activation by: half a step of its block, and the roundings of the step itself.
+/// What rounding to 8 bits may change each activation by: half a step of its block, and the roundings of the step itself;
+/// all of it where the block becomes zeros.
 fn half_steps(row: &[f32]) -> Vec<f64> {
-    let step = |block: &[f32]| f64::from(block.iter().fold(0.0f32, |m, x| m.max(x.abs()))) / f64::from(int8::MOST);
-    row.chunks(int8::BLOCK).flat_map(|b| std::iter::repeat_n(0.5001 * step(b), b.len())).collect()
+    let half_step = |block: &[f32]| {
+        let most = block.iter().fold(0.0f32, |m, x| m.max(x.abs()));
+        f64::from(most) * if most < int8::LEAST { 1.0 } else { 0.5001 / f64::from(int8::MOST) }
+    };
+    row.chunks(int8::BLOCK).flat_map(|b| std::iter::repeat_n(half_step(b), b.len())).collect()
 }
 
 fn linear(
