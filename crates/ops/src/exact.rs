@@ -11,6 +11,7 @@ use tare_core::Weight;
 use tare_formats::codec::dequantize_row;
 
 use crate::class::Rounding;
+use crate::reference::int8;
 use crate::reference::linear::round_bf16;
 use crate::variant::Slack;
 
@@ -100,8 +101,14 @@ pub struct Taken {
 }
 
 impl Taken {
-    /// The row `x`. Where it is not quite known, it may be rounded to either side.
+    /// The row `x`. Where it is not quite known, it may be rounded to either side. Rounded to 8 bits, each number is open
+    /// by half a step of its block.
     pub fn new(x: &Bounds, rounding: Rounding) -> Self {
+        if rounding == Rounding::Int8 {
+            let steps = half_steps(x).zip(&x.limit).map(|(step, limit)| step + limit);
+            let open = steps.enumerate().filter(|(_, by)| *by != 0.0).collect();
+            return Self { value: x.value.clone(), open };
+        }
         let taken = |v: f64| if rounding == Rounding::Bf16 { bf16::from_f64(v).to_f64() } else { v };
         let value: Vec<f64> = x.value.iter().map(|v| taken(*v)).collect();
         let apart = |i: usize| {
@@ -112,6 +119,17 @@ impl Taken {
         let open = open.filter(|(_, by)| *by != 0.0).collect();
         Self { value, open }
     }
+}
+
+/// What rounding to 8 bits may change each number by: half a step of its block, and the roundings of the step itself; all
+/// of it where the block becomes zeros.
+fn half_steps(x: &Bounds) -> impl Iterator<Item = f64> {
+    let blocks = x.value.chunks(int8::BLOCK).zip(x.limit.chunks(int8::BLOCK));
+    blocks.flat_map(|(values, limits)| {
+        let most = values.iter().zip(limits).fold(0.0f64, |m, (v, limit)| m.max(v.abs() + limit));
+        let half_step = most * if most < f64::from(int8::LEAST) { 1.0 } else { 0.5001 / f64::from(int8::MOST) };
+        std::iter::repeat_n(half_step, values.len())
+    })
 }
 
 /// A sum that the processor can make several elements at a time.
@@ -224,6 +242,16 @@ mod tests {
         assert_eq!(taken.open, [(0, unit)]);
         let as_it_is = Taken::new(&x, Rounding::F32).open;
         assert!(as_it_is.iter().all(|(_, by)| (by - 1e-6).abs() < 1e-12) && as_it_is.len() == 2);
+    }
+
+    #[test]
+    fn rounding_to_8_bits_opens_each_number_by_half_a_step() {
+        let mut x = vec![1.0f32; int8::BLOCK + 1];
+        x[int8::BLOCK] = int8::LEAST / 2.0;
+        let open = Taken::new(&Bounds::exactly(&x), Rounding::Int8).open;
+        assert_eq!(open.len(), x.len());
+        assert!((open[0].1 - 0.5001 / 127.0).abs() < 1e-9);
+        assert_eq!(open[int8::BLOCK].1, f64::from(x[int8::BLOCK]), "a block that becomes zeros is open by all of it");
     }
 
     #[test]
