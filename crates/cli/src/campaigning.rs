@@ -193,7 +193,7 @@ fn journal(
         study: ready.study.clone(),
         study_sha256: ready.study.digest()?,
         plan: ready.plan.clone(),
-        host_class_sha256: host::describe(&ready.host, None)?.class_sha256,
+        host_class_sha256: host::describe(&ready.host, None, &[])?.class_sha256,
         sources: sources.clone(),
         binary_sha256: build.binary_sha256.clone(),
         ledger: asked.clone().map_or_else(|| ledger(&settings.scratch_ledger()), Ok)?,

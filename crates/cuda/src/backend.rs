@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tare_core::{Fault, Weight};
+use tare_core::{Fault, Reading, Weight};
 use tare_ops::plan::KvShape;
 use tare_ops::reference::sample::sample_row;
 use tare_ops::{
@@ -11,7 +11,7 @@ use tare_ops::{
 };
 
 use crate::args::SampleResult;
-use crate::device::{Address, Device, Launch};
+use crate::device::{Address, Device, Edge, Launch};
 use crate::kv::{Pool, pool_bytes};
 use crate::program::{Answers, Linker, Program};
 use crate::registry;
@@ -172,7 +172,9 @@ impl<D: Device> CudaBackend<D> {
 
     fn run_step(&mut self, exe: Executable, batch: &Batch, out: &mut StepOutput) -> Result<(), OpError> {
         self.prepare(exe, batch)?;
+        self.device.tick(Edge::Begin)?;
         let answers = self.replay(exe)?;
+        self.device.tick(Edge::End)?;
         let selected = self.block.selected.len();
         self.results.clear();
         self.results.resize(selected.max(1), SampleResult::default());
@@ -186,6 +188,7 @@ impl<D: Device> CudaBackend<D> {
                 self.device.download(program.step, bytemuck::bytes_of_mut(&mut self.results[0]))?;
             }
         }
+        out.device_ns = self.device.ticked_ns()?;
         out.rows.resize_with(selected, RowOutput::default);
         if let Some(answers) = answers {
             for i in 0..selected {
@@ -246,6 +249,10 @@ impl<D: Device> Backend for CudaBackend<D> {
 
     fn variants(&self) -> &[Variant] {
         &self.variants
+    }
+
+    fn device_bytes(&self) -> Reading<u64> {
+        Reading::Available(self.device.memory().most)
     }
 
     fn pack(&mut self, weight: &Weight) -> Result<WeightId, OpError> {
@@ -334,6 +341,7 @@ impl<D: Device> Backend for CudaBackend<D> {
         let result = self.run_step(exe, batch, out);
         if result.is_err() {
             out.rows.clear();
+            out.device_ns = None;
         }
         self.previous.clear();
         self.previous.extend(out.rows.iter().map(|r| r.token));

@@ -16,6 +16,7 @@ pub mod driver;
 mod fuse;
 mod kv;
 mod layout;
+pub mod nvml;
 pub mod nvrtc;
 pub mod probe;
 mod program;

@@ -4,7 +4,7 @@ mod kept;
 mod step;
 
 use std::collections::{BTreeMap, BTreeSet};
-use tare_core::Fault;
+use tare_core::{Fault, Reading};
 use tare_model::{Model, Resolved};
 use tare_ops::{Backend, BackendInfo, KvShape};
 
@@ -209,6 +209,11 @@ impl Engine {
     /// will not step this one for a while.
     pub fn rest(&mut self) {
         self.backend.rest();
+    }
+
+    /// The most bytes of a memory of its own that the backend has taken at once.
+    pub fn device_bytes(&self) -> Reading<u64> {
+        self.backend.device_bytes()
     }
 
     /// What it runs on.

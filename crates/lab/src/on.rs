@@ -1,6 +1,8 @@
 //! Which device an engine under test runs on.
 
+use tare_core::Reading;
 use tare_cpu::{CpuBackend, CpuConfig};
+use tare_cuda::nvml::{self, DeviceState};
 use tare_cuda::{CudaBackend, CudaConfig, Driver};
 use tare_ops::{Backend, OpError};
 
@@ -20,6 +22,14 @@ impl On {
         match self {
             On::Cpu => 256,
             On::Cuda(_) => 2048,
+        }
+    }
+
+    /// What the device does now, as its driver tells it; none where there is no device.
+    pub fn device_state(&self) -> Option<Reading<DeviceState>> {
+        match self {
+            On::Cpu => None,
+            On::Cuda(config) => Some(nvml::state(config.ordinal)),
         }
     }
 

@@ -3,6 +3,7 @@
 use crate::decoder::{KV, PAGE_TOKENS, PAGES, World};
 use crate::emulator::Emulator;
 use crate::gpu;
+use tare_cuda::ceilings::{self, Effort};
 use tare_cuda::{CudaBackend, Driver};
 use tare_ops::{Backend, KvId, KvSpan, OpError, ReferenceBackend, Rounding, StepOutput, TokenSource, Wants};
 
@@ -67,6 +68,38 @@ fn gpu_steps_are_bitwise_those_of_the_reference() {
     for stepwise in [true, false] {
         same_as_the_reference(|| CudaBackend::new(Driver::open(gpu(stepwise)).unwrap()));
     }
+}
+
+#[test]
+fn every_step_is_on_the_clock_of_the_device() {
+    let clocked = |backend: CudaBackend<Emulator>| {
+        let mut world = World::new(backend, Rounding::F32);
+        let (steps, _) = story(&mut world);
+        let all: Vec<u64> = steps.iter().map(|out| out.device_ns.unwrap()).collect();
+        (all, world.backend.device_bytes())
+    };
+    let (fused, taken) = clocked(cuda());
+    assert!(fused.iter().all(|ns| *ns > 0 && *ns == fused[0]), "every step has the launches of one program: {fused:?}");
+    let (unfused, _) = clocked(CudaBackend::unfused(Emulator::default()));
+    assert!(unfused[0] > fused[0], "{unfused:?} and {fused:?}");
+    assert!(taken.available().is_some_and(|bytes| *bytes > 0), "{taken:?}");
+    let mut world = World::new(ReferenceBackend::new(), Rounding::F32);
+    assert!(story(&mut world).0.iter().all(|out| out.device_ns.is_none()), "nothing here has a clock of its own");
+    assert!(world.backend.device_bytes().available().is_none());
+}
+
+#[test]
+fn every_ceiling_is_measured_where_the_device_has_the_instructions() {
+    let effort = Effort { read_bytes: 1 << 12, rounds: 3, product_rounds: 1 };
+    let found = ceilings::of(&mut Emulator::default(), effort).unwrap();
+    let products = found.products.available().unwrap();
+    for samples in [&found.read, &found.flops, products] {
+        assert_eq!(samples.len(), 7);
+        assert!(samples.iter().all(|s| s.ns == 1 && s.amount == samples[0].amount && s.amount > 0));
+    }
+    assert_eq!((found.working_set_bytes, found.read[0].amount), (1 << 12, 1 << 12));
+    // Two multiprocessors, two warpgroups, eight products of 64 by 256 by 16.
+    assert_eq!(products[0].amount, 2 * 2 * 8 * 2 * 64 * 256 * 16);
 }
 
 #[test]

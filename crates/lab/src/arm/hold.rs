@@ -1,8 +1,9 @@
 //! What an arm process holds: the model, the engine or the peer, the requests that it ran, and the gate.
 
 use std::path::PathBuf;
-use tare_core::Fault;
+use tare_core::{Fault, Reading};
 use tare_cpu::{CpuConfig, detect_isa};
+use tare_cuda::nvml::DeviceState;
 use tare_evidence::gate::{GateReport, Judgement};
 use tare_evidence::record::Memory;
 use tare_evidence::samples::RowTokens;
@@ -46,6 +47,8 @@ pub struct Held<'m> {
     warmups: Vec<Timed>,
     live: Option<Turns>,
     done: Option<Timed>,
+    /// What the device did right after the timed request.
+    device: Option<Reading<DeviceState>>,
     facts: ArmFacts,
 }
 
@@ -110,6 +113,7 @@ impl<'m> Held<'m> {
             warmups: Vec::new(),
             live: None,
             done: None,
+            device: None,
             facts,
         })
     }
@@ -159,6 +163,7 @@ impl<'m> Held<'m> {
     pub fn finish(&mut self) -> Result<(), LabError> {
         let live = self.live.take().ok_or_else(no_request)?;
         self.done = Some(live.end(self.subject.runner())?);
+        self.device = self.rig.on.device_state();
         Ok(())
     }
 
@@ -179,7 +184,7 @@ impl<'m> Held<'m> {
         // Before the judges take memory of their own.
         let memory = self.subject.memory(&timed);
         let report = self.report(&timed, full)?;
-        Ok(release(report, timed, memory)?)
+        Ok(Judged { device: self.device.take(), ..release(report, timed, memory)? })
     }
 
     fn report(&mut self, timed: &Timed, full: bool) -> Result<GateReport, LabError> {
@@ -199,14 +204,14 @@ fn release(report: GateReport, timed: Timed, memory: Memory) -> Result<Judged, F
     let rows = timed.rows.available().copied();
     Ok(match report.judge()? {
         Judgement::Passed(gate) => {
-            Judged { gate: gate.report().clone(), tokens, timing: Some(timed.timing()), memory, rows }
+            Judged { gate: gate.report().clone(), tokens, timing: Some(timed.timing()), memory, rows, device: None }
         }
         Judgement::Failed(gate) => {
             // A line has no way to say that a logit is no number; the misses say which.
             let finite = tokens.logits.iter().all(|l| l.is_finite());
             let logits = if finite { tokens.logits } else { Vec::new() };
             let tokens = RowTokens { ids: tokens.ids, logits };
-            Judged { gate: gate.report().clone(), tokens, timing: None, memory, rows }
+            Judged { gate: gate.report().clone(), tokens, timing: None, memory, rows, device: None }
         }
     })
 }
@@ -219,7 +224,6 @@ fn no_request() -> LabError {
 mod tests {
     use super::*;
     use crate::arm::protocol::{Answer, line, parse};
-    use tare_core::Reading;
     use tare_evidence::gate::{Check, Miss};
 
     /// What leaves for a request whose gate has these misses.
@@ -236,6 +240,7 @@ mod tests {
             ids: vec![1, 2],
             logits: logits.to_vec(),
             rows: Reading::unavailable("a test"),
+            device: None,
         };
         let miss = Miss { check: "x".into(), at: "token 1".into(), expected: "1".into(), found: "NaN".into() };
         let check = Check { name: "x".into(), compared: 2, max_error: 0.0, limit: 0.0 };

@@ -267,7 +267,7 @@ impl Runner for PeerRunner {
         let ask = json!({ "op": "prefill", "prefix": request.prefix, "prompt": request.prompt });
         let answer = shim_answer(&mut self.shim, &ask, self.limits.prefill)?;
         let PrefillAnswer { setup_ns, ns, id, logit } = read(&self.shim, "prefill", answer)?;
-        Ok(Prefilled { setup_ns, first: Drawn { id, logit: self.logit(logit), ns } })
+        Ok(Prefilled { setup_ns, first: Drawn { id, logit: self.logit(logit), ns, device_ns: None } })
     }
 
     fn decode(&mut self, tokens: usize, out: &mut Vec<Drawn>) -> Result<(), LabError> {
@@ -280,7 +280,7 @@ impl Runner for PeerRunner {
             return Err(self.wrong("decode", format!("{tokens} tokens"), found));
         }
         let drawn = ids.into_iter().zip(logits).zip(ns);
-        out.extend(drawn.map(|((id, logit), ns)| Drawn { id, logit: self.logit(logit), ns }));
+        out.extend(drawn.map(|((id, logit), ns)| Drawn { id, logit: self.logit(logit), ns, device_ns: None }));
         Ok(())
     }
 
