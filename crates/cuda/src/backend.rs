@@ -1,5 +1,7 @@
 //! The backend: weights, pools and programs on one device, and the calls that the engine makes.
 
+mod parts;
+
 use std::collections::BTreeMap;
 
 use tare_core::{Fault, Reading, Weight};
@@ -18,6 +20,8 @@ use crate::registry;
 use crate::step::{Shared, StepBlock};
 use crate::units::Unit;
 use crate::weights::Held;
+
+pub use parts::Carried;
 
 /// Scores of a row and head come in multiples of this.
 const SCORES: usize = 256;

@@ -1,6 +1,7 @@
 //! The launches of a plan: each call, or several that one launch can carry, with the structure that its kernel takes.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use tare_core::Fault;
 use tare_ops::{BufId, ForwardPlan, Op, OpCall, OpError, OpName, RopeStyle, RowSpace, WeightId};
@@ -32,6 +33,8 @@ pub(crate) struct Build<'a, D> {
     /// Where the program's memory begins, and with it the step's block.
     pub(crate) base: Address,
     pub(crate) launches: Vec<Launch>,
+    /// The calls that each of them carries.
+    pub(crate) carried: Vec<Range<usize>>,
     /// Buffers whose rows lie as BF16 too, as they are.
     pub(crate) narrowed: BTreeSet<u16>,
 }
@@ -70,7 +73,9 @@ impl<D: Device> Build<'_, D> {
                     self.linears(group, *norm, *first..*first + *count, *gated)
                 }
                 Group::Heads { first, normed, attended } => self.heads(group, *first, *normed, *attended),
-            }
+            }?;
+            self.carried.resize(self.launches.len(), group.calls());
+            Ok(())
         })
     }
 

@@ -28,6 +28,6 @@ mod tiles;
 pub mod units;
 mod weights;
 
-pub use backend::CudaBackend;
+pub use backend::{Carried, CudaBackend};
 pub use driver::{CudaConfig, Driver};
 pub use probe::{CudaInfo, probe};

@@ -2,6 +2,7 @@
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use tare_core::{Fault, Format};
 use tare_ops::{BatchCheck, BufId, ForwardPlan, Op, OpCall, OpError, RopeTable, RowSpace, Variant};
@@ -36,6 +37,8 @@ pub(crate) struct Program {
     pub(crate) step: Address,
     /// In order.
     pub(crate) launches: Vec<Launch>,
+    /// The calls of the plan that each of them carries.
+    pub(crate) carried: Vec<Range<usize>>,
     /// Whether it has run.
     pub(crate) ran: bool,
     /// The launches recorded, after the second step.
@@ -102,17 +105,19 @@ impl Linker<'_> {
                 places: &places,
                 base,
                 launches: vec![],
+                carried: vec![],
                 narrowed: BTreeSet::new(),
             };
-            build.all(self.fused).map(|()| build.launches)
+            build.all(self.fused).map(|()| (build.launches, build.carried))
         });
-        let launches = built.inspect_err(|_| device.free(base))?;
+        let (launches, carried) = built.inspect_err(|_| device.free(base))?;
         Ok(Program {
             check: BatchCheck::new(plan),
             rope: plan.rope.clone(),
             layout: places.layout,
             step: base,
             launches,
+            carried,
             ran: false,
             graph: None,
             heads: places.heads,

@@ -89,6 +89,26 @@ fn every_step_is_on_the_clock_of_the_device() {
 }
 
 #[test]
+fn a_step_is_its_launches_and_each_of_them_can_be_timed_alone() {
+    let mut w = World::new(cuda(), Rounding::F32);
+    let batch = w.batch(0, 9);
+    let (mut before, mut after) = (StepOutput::default(), StepOutput::default());
+    w.backend.run(w.exe, &batch, &mut before).unwrap();
+    let carried = w.backend.carried(w.exe).unwrap();
+    assert!(carried.iter().all(|c| !c.calls.is_empty() && !c.key.is_empty()));
+    assert!(carried.windows(2).all(|two| two[0].calls.start <= two[1].calls.start), "in the order of the plan");
+    let all: Vec<usize> = (0..carried.len()).collect();
+    for places in all.chunks(1).chain([&all[..]]) {
+        let part = w.backend.part(w.exe, places).unwrap();
+        assert_eq!(w.backend.time_part(w.exe, part, &batch).unwrap(), places.len() as u64);
+        w.backend.forget_part(part);
+    }
+    w.backend.run(w.exe, &batch, &mut after).unwrap();
+    assert_eq!(after.rows, before.rows, "the step does not go on from what its parts left behind");
+    assert!(w.backend.part(w.exe, &[carried.len()]).is_err());
+}
+
+#[test]
 fn every_ceiling_is_measured_where_the_device_has_the_instructions() {
     let effort = Effort { read_bytes: 1 << 12, rounds: 3, product_rounds: 1 };
     let found = ceilings::of(&mut Emulator::default(), effort).unwrap();
