@@ -3,6 +3,8 @@
 // Requests come on standard input, answers go to standard output, the log of the engine to standard error. Clocks are
 // read here, beside the calls that they time. Sampling is the arg max of the logits, the lower id on a tie; the
 // end-of-sequence token ends nothing. When standard input ends the process ends, in the middle of a call too.
+//
+// Built with CUDA, the whole model lies on the first device, which is the engine's own default for one device.
 
 #include "ggml-backend.h"
 #include "ggml-cpu.h"
@@ -60,7 +62,8 @@ struct Log {
                 line += *c;
                 continue;
             }
-            for (const char * mark : { "buffer size", "repack", "AMX", "lash" }) {
+            for (const char * mark :
+                 { "buffer size", "repack", "AMX", "lash", "offloaded", "compute capability", "backend sampler" }) {
                 if (line.find(mark) != std::string::npos && line.find("repack tensor") == std::string::npos) {
                     proof.push_back(line);
                     break;
@@ -146,6 +149,35 @@ struct Matrices {
     }
 };
 
+// Index of the largest of `n` numbers, the lowest on a tie. The running maxima are independent of each other, and equals are
+// looked for in blocks, so that the compiler makes vectors of both.
+static int32_t arg_max(const float * x, int32_t n) {
+    constexpr int32_t lanes = 16, block = 1024;
+    float most[lanes];
+    std::fill(most, most + lanes, x[0]);
+    int32_t i = 0;
+    for (; i + lanes <= n; i += lanes) {
+        for (int32_t l = 0; l < lanes; l++) {
+            most[l] = x[i + l] > most[l] ? x[i + l] : most[l];
+        }
+    }
+    float best = *std::max_element(most, most + lanes);
+    for (; i < n; i++) {
+        best = std::max(best, x[i]);
+    }
+    for (int32_t from = 0; from < n; from += block) {
+        const int32_t to = std::min(n, from + block);
+        int32_t hits = 0;
+        for (int32_t j = from; j < to; j++) {
+            hits += x[j] == best;
+        }
+        if (hits > 0) {
+            return int32_t(std::find(x + from, x + to, best) - x);
+        }
+    }
+    return 0;  // no number is its own equal: the first logit is none
+}
+
 static ggml_type kv_type(const std::string & name) {
     for (ggml_type t : { GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_F32, GGML_TYPE_Q8_0 }) {
         if (name == ggml_type_name(t)) {
@@ -162,6 +194,13 @@ static llama_flash_attn_type flash_type(const std::string & name) {
     throw std::runtime_error("settings.flash: expected auto, on or off, found " + name);
 }
 
+// Whether the sampler runs where the logits are; the engine then gives the id alone.
+static bool samples_on_device(const std::string & name) {
+    if (name == "host")   return false;
+    if (name == "device") return true;
+    throw std::runtime_error("settings.sampling: expected host or device, found " + name);
+}
+
 class Engine {
     llama_model *     model   = nullptr;
     llama_context *   context = nullptr;
@@ -173,6 +212,7 @@ class Engine {
     int32_t           used    = 0;
     llama_token       last    = 0;
     bool              paused  = false;
+    bool              on_device = false;  // the sampler
     uint64_t          cpu_ns  = 0;
 
   public:
@@ -182,7 +222,7 @@ class Engine {
         }
         const std::string path = ask.at("model");
         json settings = { { "flash", "auto" }, { "repack", true }, { "batch", 2048 }, { "ubatch", 512 },
-                          { "kv", "f16" },     { "poll", 50 } };
+                          { "kv", "f16" },     { "poll", 50 },   { "sampling", "host" } };
         const json wanted = ask.value("settings", json::object());
         for (const auto & [key, value] : wanted.items()) {
             if (!settings.contains(key)) {
@@ -192,7 +232,9 @@ class Engine {
         }
         const int threads = ask.at("threads");
         llama_model_params m = llama_model_default_params();
-        m.n_gpu_layers    = 0;
+        const ggml_backend_dev_t device = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_GPU);
+        m.n_gpu_layers    = device ? -1 : 0;
+        m.split_mode      = device ? LLAMA_SPLIT_MODE_NONE : m.split_mode;
         m.use_extra_bufts = settings.at("repack");
         model = llama_model_load_from_file(path.c_str(), m);
         if (!model) {
@@ -208,6 +250,15 @@ class Engine {
         c.flash_attn_type = flash_type(settings.at("flash"));
         c.type_k = c.type_v = kv_type(settings.at("kv"));
         c.no_perf         = true;
+        // The sampler lives as long as the context, which lives as long as the process.
+        on_device = samples_on_device(settings.at("sampling"));
+        llama_sampler_seq_config sampler = { 0, nullptr };
+        if (on_device) {
+            sampler.sampler = llama_sampler_chain_init(llama_sampler_chain_default_params());
+            llama_sampler_chain_add(sampler.sampler, llama_sampler_init_greedy());
+            c.samplers   = &sampler;
+            c.n_samplers = 1;
+        }
         context = llama_init_from_model(model, c);
         if (!context) {
             throw std::runtime_error("llama.cpp makes no context of these settings");
@@ -223,6 +274,7 @@ class Engine {
         the_log.proof.push_back(std::string("system_info: ") + llama_print_system_info());
         settings["threads"] = threads;
         settings["openmp"]  = false;
+        settings["device"]  = device ? json(ggml_backend_dev_description(device)) : json(nullptr);
         return { { "ok", true },
                  { "name", "llama.cpp" },
                  { "version", llama_version() },
@@ -234,6 +286,7 @@ class Engine {
                      { "sums", read.activation_bits == 8 ? "i32 in a block, f32 over blocks" : "f32" } } },
                  { "streamed_bytes", read.streamed_bytes },
                  { "vocab", vocab },
+                 { "logits", !on_device },
                  { "proof", the_log.proof },
                  { "settings", settings } };
     }
@@ -256,7 +309,7 @@ class Engine {
         if (int64_t(used) + int64_t(prompt.size()) > tokens) throw std::runtime_error("prompt: longer than the context");
         const uint64_t setup = ns_since(start);
         run(prompt, true);
-        const float logit = draw();
+        const json logit = draw();
         const uint64_t all = ns_since(start);
         cpu_ns = thread_cpu_ns() - cpu;
         return { { "ok", true }, { "setup_ns", setup }, { "ns", all - setup }, { "id", last }, { "logit", logit } };
@@ -267,7 +320,7 @@ class Engine {
         if (used == 0) throw std::runtime_error("decode: no request is under way");
         resume();
         std::vector<llama_token> ids;
-        std::vector<float>       logits;
+        std::vector<json>        logits;
         std::vector<uint64_t>    ns;
         ids.reserve(count), logits.reserve(count), ns.reserve(count);
         const uint64_t cpu = thread_cpu_ns();
@@ -334,11 +387,16 @@ class Engine {
         }
     }
 
-    // The arg max of the last logits, kept in `last`; its logit is returned.
-    float draw() {
+    // The arg max of the last logits, kept in `last`; its logit is returned, or null where the engine keeps it.
+    json draw() {
+        if (on_device) {
+            last = llama_get_sampled_token_ith(context, -1);
+            if (last == LLAMA_TOKEN_NULL) throw std::runtime_error("llama.cpp sampled no token on the device");
+            return nullptr;
+        }
         const float * logits = llama_get_logits_ith(context, -1);
         if (!logits) throw std::runtime_error("llama.cpp gave no logits");
-        last = llama_token(std::max_element(logits, logits + vocab) - logits);
+        last = arg_max(logits, vocab);
         return logits[last];
     }
 };

@@ -43,6 +43,7 @@ pub(crate) struct Ready {
 impl Ready {
     /// Resolves everything, and refuses what would only fail in the middle of a campaign.
     pub(crate) fn new(study: Study, settings: &Settings) -> Result<Self> {
+        device_is_here(&study)?;
         let plan = study.plan()?;
         let spec = match &study.work.written_as {
             Some(format) => written_as(&study.work.model, format, settings)?,
@@ -66,16 +67,28 @@ impl Ready {
     }
 
     /// What the baseline will be asked to compute.
-    pub(crate) fn work(&self) -> Result<Work> {
+    pub(crate) fn work(&self, settings: &Settings) -> Result<Work> {
         let baseline = &self.starts[0];
         let model = Model::open(&baseline.model)?;
-        let rig = hold::rig(&baseline.spec, &model, &self.request, self.host.usable_threads)?;
+        let rig = hold::rig(&baseline.spec, &model, &self.request, (self.host.usable_threads, &settings.kernels()))?;
         Ok(facts::work(&rig, &self.request)?)
     }
 
     /// Folder of this study's journals.
     fn journals(&self, settings: &Settings) -> PathBuf {
         settings.home.join("studies").join(&self.study.name)
+    }
+}
+
+/// Refuses a study of a device that this host does not have.
+fn device_is_here(study: &Study) -> Result<(), Fault> {
+    match study.arms[0].backend() {
+        "cuda" => match tare_cuda::probe(0) {
+            Reading::Available(_) => Ok(()),
+            Reading::Unavailable { why } => Err(Fault::new("backend", "a CUDA device that can be used", why)
+                .remedy("`tare doctor --backend cuda` shows what this host has")),
+        },
+        _ => Ok(()),
     }
 }
 
@@ -116,7 +129,7 @@ fn check(
         ArmProcess::start(&start.binary, go_on).map_err(|lost| anyhow::anyhow!("{lost}"))?;
     } else {
         let model = Model::open(&start.model)?;
-        hold::rig(&start.spec, &model, request, host.usable_threads)?;
+        hold::rig(&start.spec, &model, request, (host.usable_threads, &settings.kernels()))?;
     }
     Ok(())
 }
@@ -125,7 +138,8 @@ fn check(
 pub(crate) fn conduct(ready: &Ready, args: &CampaignArgs, settings: &Settings) -> Result<Closed> {
     let interrupt = Interrupt::listen()?;
     let go_on: GoOn = Arc::new(move || !interrupt.pressed());
-    let mut bench = LiveBench::new(ready.starts.clone(), ready.request.clone(), ready.host.clone(), go_on)?;
+    let (starts, request, host) = (ready.starts.clone(), ready.request.clone(), ready.host.clone());
+    let mut bench = LiveBench::new(starts, request, host, &settings.kernels(), go_on)?;
     let build = build_info()?;
     let mut journal = journal(ready, args, settings, (bench.sources(), &build))?;
     // What was settled when the campaign was opened holds to its end, whatever is asked for now.
@@ -193,7 +207,7 @@ fn journal(
         study: ready.study.clone(),
         study_sha256: ready.study.digest()?,
         plan: ready.plan.clone(),
-        host_class_sha256: host::describe(&ready.host, None)?.class_sha256,
+        host_class_sha256: host::describe(&ready.host, None, &[])?.class_sha256,
         sources: sources.clone(),
         binary_sha256: build.binary_sha256.clone(),
         ledger: asked.clone().map_or_else(|| ledger(&settings.scratch_ledger()), Ok)?,

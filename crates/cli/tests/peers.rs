@@ -46,6 +46,7 @@ fn every_peer_is_listed_with_its_state() {
     };
     assert!(state("llama.cpp").contains("tare peers install llama.cpp"));
     assert!(state("mlx").contains("reference BLAS"));
+    assert!(state("llama.cpp-cuda").contains("tare peers install llama.cpp-cuda"));
     for name in ["candle", "transformers", "openai", "openvino-genai", "mistral.rs"] {
         assert!(!state(name).is_empty());
     }
@@ -57,6 +58,10 @@ fn what_cannot_be_done_is_refused_with_the_reason() {
     let home = Home::new();
     assert!(home.refused(&["peers", "install", "lama.cpp"]).contains("llama.cpp"));
     assert!(home.refused(&["peers", "install", "mlx"]).contains("reference BLAS"));
+    let archive = home.path("sources.tar.gz");
+    let archive = archive.to_str().unwrap();
+    let said = home.refused(&["peers", "sources", "mlx", "-o", archive]);
+    assert!(said.contains("built from sources of a package"), "{said}");
     let model = home.path("q4.gguf");
     let model = model.to_str().unwrap();
     home.run(&["quantize", "-m", "synthetic:llama-tiny", "--format", "q4_0", "-o", model]).success();
@@ -66,6 +71,24 @@ fn what_cannot_be_done_is_refused_with_the_reason() {
     }
     assert!(!home.path("peers/tuned").exists(), "nothing is frozen");
     assert!(home.refused(&["peers", "tune", "llama.cpp", "-m", model, "--seconds", "0"]).contains("--seconds"));
+}
+
+#[test]
+fn sources_that_were_carried_here_are_those_of_the_recipe_or_nothing_is_built() {
+    let home = Home::new();
+    let archive = home.path("sources.tar.gz");
+    std::fs::write(home.path("CMakeLists.txt"), "other sources\n").unwrap();
+    let made = Command::new("python3")
+        .args(["-m", "tarfile", "-c", archive.to_str().unwrap(), "CMakeLists.txt"])
+        .current_dir(home.path(""))
+        .status();
+    assert!(made.unwrap().success());
+    let said = home.refused(&["peers", "install", "llama.cpp", "--sources", archive.to_str().unwrap()]);
+    assert!(said.contains("LICENSE in it"), "{said}");
+    assert!(nothing_left(&home));
+    let said = home.refused(&["peers", "install", "llama.cpp", "--sources", home.path("none").to_str().unwrap()]);
+    assert!(said.contains("unpacking the sources"), "{said}");
+    assert!(nothing_left(&home));
 }
 
 #[test]

@@ -105,6 +105,23 @@ fn nothing_starts_for_a_study_that_cannot_answer() {
     let path = study(&home, "e", "under_study = [\"peer\"]\ndesign = \"balanced\"\nrounds = 2", &peer);
     let said = home.refused(&["study", text(&path)]);
     assert!(said.contains("arm `other`") && said.contains("tare peers install llama.cpp"), "{said}");
+    let cuda = ALONE.replace("threads = 2", "backend = \"cuda\"");
+    let path = study(&home, "f", "under_study = []\ndesign = \"balanced\"\nrounds = 2", &cuda);
+    if let tare_core::Reading::Unavailable { why } = tare_cuda::probe(0) {
+        let said = home.refused(&["study", text(&path)]);
+        assert!(said.contains("a CUDA device that can be used") && said.contains(&why), "{said}");
+    }
+    let path = study(
+        &home,
+        "g",
+        "under_study = []\ndesign = \"duet\"\nrounds = 2",
+        &ALONE.replace("2", "2\nbackend = \"gpu\""),
+    );
+    assert!(home.refused(&["study", text(&path)]).contains("cpu or cuda, found `gpu`"));
+    let elsewhere = format!("{ALONE}[[arms]]\nlabel = \"other\"\npeer = \"llama.cpp-cuda\"\nthreads = 2\n");
+    let path = study(&home, "h", "under_study = [\"peer\"]\ndesign = \"balanced\"\nrounds = 2", &elsewhere);
+    let said = home.refused(&["study", text(&path)]);
+    assert!(said.contains("arm `other`") && said.contains("tare peers install llama.cpp-cuda"), "{said}");
     assert!(home.refused(&["study", "no-such-study"]).contains("aa-duet"));
     let path = study(&home, "d", "under_study = []\ndesign = \"duet\"\nrounds = 2", ALONE);
     assert!(home.refused(&["study", text(&path), "--resume"]).contains("an unfinished one of `d`, found none"));

@@ -13,12 +13,6 @@
 // evidence: none yet
 // source: none
 
-struct CeilingArgs {
-    const uint4* words;
-    u32* out;  // [grid]
-    u64 count;  // reads: uint4s; multiply_add: rounds
-};
-
 #define CEILING_THREADS 512
 #define CHAINS 16
 

@@ -1,10 +1,11 @@
 //! The backend: weights, pools and programs on one device, and the calls that the engine makes.
 
 mod apart;
+mod parts;
 
 use std::collections::BTreeMap;
 
-use tare_core::{Fault, Weight};
+use tare_core::{Fault, Reading, Weight};
 use tare_ops::plan::KvShape;
 use tare_ops::reference::sample::sample_row;
 use tare_ops::{
@@ -13,13 +14,15 @@ use tare_ops::{
 };
 
 use crate::args::SampleResult;
-use crate::device::{Address, Device, Launch};
+use crate::device::{Address, Device, Edge, Launch};
 use crate::kv::{Pool, pool_bytes};
 use crate::program::{Answers, Linker, Program};
 use crate::registry;
 use crate::step::{Shared, StepBlock};
 use crate::units::Unit;
 use crate::weights::Held;
+
+pub use parts::CarriedLaunch;
 
 /// Scores of a row and head come in multiples of this.
 const SCORES: usize = 256;
@@ -174,14 +177,19 @@ impl<D: Device> CudaBackend<D> {
 
     fn run_step(&mut self, exe: Executable, batch: &Batch, out: &mut StepOutput) -> Result<(), OpError> {
         self.prepare(exe, batch)?;
+        self.device.tick(Edge::Begin)?;
         let answers = self.replay(exe)?;
-        self.collect(exe, batch, answers, out)
+        self.device.tick(Edge::End)?;
+        self.collect(exe, batch, answers, out)?;
+        out.device_ns = self.device.ticked_ns()?;
+        Ok(())
     }
 
     /// Keeps the tokens of a step for the next one; a step that failed gave none.
     fn done(&mut self, result: Result<(), OpError>, out: &mut StepOutput) -> Result<(), OpError> {
         if result.is_err() {
             out.rows.clear();
+            out.device_ns = None;
         }
         self.previous.clear();
         self.previous.extend(out.rows.iter().map(|r| r.token));
@@ -269,6 +277,10 @@ impl<D: Device> Backend for CudaBackend<D> {
 
     fn variants(&self) -> &[Variant] {
         &self.variants
+    }
+
+    fn device_bytes(&self) -> Reading<u64> {
+        Reading::Available(self.device.memory().most)
     }
 
     fn pack(&mut self, weight: &Weight) -> Result<WeightId, OpError> {

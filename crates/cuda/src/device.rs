@@ -132,6 +132,65 @@ pub trait Device: Send {
 
     /// Frees a recording.
     fn forget(&mut self, graph: GraphId);
+
+    /// Reads the device's own clock once what was asked before is done: `Edge::Begin` of a step, or its end. A device
+    /// without a clock reads nothing.
+    ///
+    /// # Errors
+    /// When the device fails.
+    fn tick(&mut self, _edge: Edge) -> Result<(), OpError> {
+        Ok(())
+    }
+
+    /// Waits for everything that was asked before.
+    ///
+    /// # Errors
+    /// When the device fails, or anything launched before has failed.
+    fn finish(&mut self) -> Result<(), OpError> {
+        Ok(())
+    }
+
+    /// Nanoseconds from the last begin to the last end, after both have been waited for; none without a clock.
+    ///
+    /// # Errors
+    /// When the device fails.
+    fn ticked_ns(&mut self) -> Result<Option<u64>, OpError> {
+        Ok(None)
+    }
+
+    /// Bytes that are taken now, and the most that were taken at once.
+    fn memory(&self) -> Taken;
+}
+
+/// An end of what a device's clock is asked about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Edge {
+    /// Before its first launch.
+    Begin,
+    /// After its last one.
+    End,
+}
+
+/// Device memory that was asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Taken {
+    /// Bytes now.
+    pub now: u64,
+    /// The most at once.
+    pub most: u64,
+}
+
+impl Taken {
+    /// As many bytes more.
+    pub fn add(&mut self, bytes: usize) {
+        self.now += bytes as u64;
+        self.most = self.most.max(self.now);
+    }
+
+    /// As many bytes less.
+    pub fn give(&mut self, bytes: usize) {
+        self.now = self.now.saturating_sub(bytes as u64);
+    }
 }
 
 /// The error of a device, in its own words.

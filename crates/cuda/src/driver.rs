@@ -13,7 +13,7 @@ use tare_core::Fault;
 use tare_core::digest::sha256_hex;
 use tare_ops::{Isa, IsaSet, OpError};
 
-use crate::device::{Address, Device, GraphId, KernelId, Launch, TileMap, Tiled, failed};
+use crate::device::{Address, Device, Edge, GraphId, KernelId, Launch, Taken, TileMap, Tiled, failed};
 use crate::nvrtc::{Nvrtc, OPTIONS};
 use crate::probe::{CudaInfo, Opened, open, say};
 use crate::units::Unit;
@@ -51,6 +51,9 @@ pub struct Driver {
     names: BTreeMap<(String, String), KernelId>,
     graphs: BTreeMap<usize, Recorded>,
     memory: BTreeMap<u64, usize>,
+    taken: Taken,
+    /// Where the device's clock is read: at the beginning of a step and at its end.
+    clock: (sys::CUevent, sys::CUevent),
     staging: *mut u8,
     /// Bytes of `staging` that may still be read by the device.
     staged: usize,
@@ -85,6 +88,9 @@ impl Driver {
         // SAFETY: freed in drop, and never while the device reads it.
         let staging = unsafe { result::malloc_host(STAGING_BYTES, 0) };
         let staging = staging.map_err(|e| failed("cuda: pinned memory", say(&e)))?.cast();
+        let event = || result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT);
+        let event = || event().map_err(|e| failed("cuda: event", say(&e)));
+        let clock = (event()?, event()?);
         Ok(Self {
             context,
             stream,
@@ -97,6 +103,8 @@ impl Driver {
             names: BTreeMap::new(),
             graphs: BTreeMap::new(),
             memory: BTreeMap::new(),
+            taken: Taken::default(),
+            clock,
             staging,
             staged: 0,
         })
@@ -105,31 +113,6 @@ impl Driver {
     /// What was opened.
     pub fn info(&self) -> &CudaInfo {
         &self.info
-    }
-
-    /// Runs one kernel and gives its time by the device's own clock, in nanoseconds: at least 1.
-    ///
-    /// # Errors
-    /// When the device fails.
-    pub(crate) fn time(&mut self, launch: &Launch) -> Result<u64, OpError> {
-        let stream = self.bind(&launch.key)?;
-        let say = |e: DriverError| failed(&launch.key, say(&e));
-        let create = || result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT).map_err(say);
-        let (start, end) = (create()?, create()?);
-        // SAFETY: both events live until they are destroyed below, after everything has been waited for.
-        let measured = unsafe { result::event::record(start, stream) }
-            .map_err(say)
-            .and_then(|()| self.start(launch, stream))
-            // SAFETY: as above.
-            .and_then(|()| unsafe { result::event::record(end, stream) }.map_err(say))
-            .and_then(|()| self.wait(&launch.key))
-            // SAFETY: as above.
-            .and_then(|()| unsafe { result::event::elapsed(start, end) }.map_err(say));
-        for event in [start, end] {
-            // SAFETY: created above and used no more.
-            unsafe { result::event::destroy(event) }.ok();
-        }
-        measured.map(|ms| ((f64::from(ms) * 1e6) as u64).max(1))
     }
 
     fn bind(&self, call: &str) -> Result<sys::CUstream, OpError> {
@@ -257,12 +240,15 @@ impl Device for Driver {
             other => failed(what, say(&other)),
         })?;
         self.memory.insert(at, bytes);
+        self.taken.add(bytes);
         Ok(Address(at))
     }
 
     fn free(&mut self, at: Address) {
+        let Some(bytes) = self.memory.remove(&at.0) else { return };
+        self.taken.give(bytes);
         // A device that has failed frees its memory with its context.
-        if self.memory.remove(&at.0).is_some() && self.wait("free").is_ok() {
+        if self.wait("free").is_ok() {
             // SAFETY: came from `alloc`, was not freed before, and nothing that runs uses it.
             unsafe { result::free_sync(at.0) }.ok();
         }
@@ -360,6 +346,28 @@ impl Device for Driver {
             self.graphs.remove(&graph.0);
         }
     }
+
+    fn tick(&mut self, edge: Edge) -> Result<(), OpError> {
+        let stream = self.bind("the clock")?;
+        let event = if edge == Edge::Begin { self.clock.0 } else { self.clock.1 };
+        // SAFETY: events and stream live as long as this value.
+        unsafe { result::event::record(event, stream) }.map_err(|e| failed("the clock", say(&e)))
+    }
+
+    fn finish(&mut self) -> Result<(), OpError> {
+        self.wait("the end")
+    }
+
+    fn ticked_ns(&mut self) -> Result<Option<u64>, OpError> {
+        self.bind("the clock")?;
+        // SAFETY: both events live as long as this value.
+        let ms = unsafe { result::event::elapsed(self.clock.0, self.clock.1) };
+        ms.map(|ms| Some(((f64::from(ms) * 1e6) as u64).max(1))).map_err(|e| failed("the clock", say(&e)))
+    }
+
+    fn memory(&self) -> Taken {
+        self.taken
+    }
 }
 
 impl Drop for Driver {
@@ -373,6 +381,10 @@ impl Drop for Driver {
         for at in std::mem::take(&mut self.memory).into_keys() {
             // SAFETY: allocated by us and not freed before.
             unsafe { result::free_sync(at) }.ok();
+        }
+        for event in [self.clock.0, self.clock.1] {
+            // SAFETY: created by `open`; the device has been waited for.
+            unsafe { result::event::destroy(event) }.ok();
         }
         // SAFETY: pinned by `open`; the device has been waited for.
         unsafe { result::free_host(self.staging.cast()) }.ok();

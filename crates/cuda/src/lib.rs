@@ -17,6 +17,7 @@ pub mod driver;
 mod fuse;
 mod kv;
 mod layout;
+pub mod nvml;
 pub mod nvrtc;
 pub mod probe;
 mod program;
@@ -28,6 +29,6 @@ mod tiles;
 pub mod units;
 mod weights;
 
-pub use backend::CudaBackend;
+pub use backend::{CarriedLaunch, CudaBackend};
 pub use driver::{CudaConfig, Driver};
 pub use probe::{CudaInfo, probe};

@@ -4,7 +4,7 @@ mod kept;
 mod step;
 
 use std::collections::{BTreeMap, BTreeSet};
-use tare_core::Fault;
+use tare_core::{Fault, Reading};
 use tare_model::{Model, Resolved};
 use tare_ops::{Backend, BackendInfo, KvShape, Variant};
 
@@ -214,6 +214,11 @@ impl Engine {
     /// The kernels of its backend.
     pub fn variants(&self) -> &[Variant] {
         self.backend.variants()
+    }
+
+    /// The most bytes of a memory of its own that the backend has taken at once.
+    pub fn device_bytes(&self) -> Reading<u64> {
+        self.backend.device_bytes()
     }
 
     /// What it runs on.

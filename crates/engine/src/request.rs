@@ -181,4 +181,6 @@ pub struct StepReport {
     pub prefill_rows: usize,
     /// Rows that continue a sequence by the token drawn last.
     pub decode_rows: usize,
+    /// Nanoseconds of the forward by the device's own clock; none where nothing has one, or there was no forward.
+    pub device_ns: Option<u64>,
 }

@@ -1,7 +1,7 @@
 //! From a decision to a forward: rows, tables and samplers in, answers by row out.
 
 use std::collections::BTreeMap;
-use tare_ops::{Backend, Batch, Bucket, Executable, KvId, Row, RowOutput, StepOutput, Table, TokenSource, Wants};
+use tare_ops::{Backend, Batch, Bucket, Executable, KvId, Row, StepOutput, Table, TokenSource, Wants};
 
 use crate::cache::{Append, Storage};
 use crate::error::EngineError;
@@ -36,7 +36,8 @@ impl Runner {
         Self { executables, batch, spare: Vec::new(), appends: Vec::new(), page_tokens: Vec::new(), out }
     }
 
-    /// Runs the chunks of a decision by `run`: one answer for each selected row, in batch order.
+    /// Runs the chunks of a decision by `run`: one answer for each selected row, in batch order, and what the device's
+    /// own clock says of it.
     ///
     /// # Errors
     /// When storage or the backend refuses. The tokens stored are those of before.
@@ -45,7 +46,7 @@ impl Runner {
         decision: &Decision,
         parts: &mut Parts<'_>,
         run: &mut RunForward<'_>,
-    ) -> Result<&mut [RowOutput], EngineError> {
+    ) -> Result<&mut StepOutput, EngineError> {
         self.make_room(decision, parts)?;
         let done = self.forward(decision, parts, run);
         if let Err(e) = done {
@@ -54,7 +55,7 @@ impl Runner {
             }
             return Err(e);
         }
-        Ok(&mut self.out.rows)
+        Ok(&mut self.out)
     }
 
     fn make_room(&mut self, decision: &Decision, parts: &mut Parts<'_>) -> Result<(), EngineError> {

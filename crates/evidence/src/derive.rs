@@ -10,6 +10,7 @@
 //! | `end_to_end_ns` | `setup_ns` + `prefill_ns` + sum of `token_ns` * all tokens / timed tokens + `release_ns` |
 //! | `inter_token_ns` | nearest-rank percentiles of the `token_ns` of all rounds together |
 //! | `emitted_ids_sha256` | canonical digest of the ids, `[rounds][rows][tokens]` |
+//! | `device.prefill_ns`, `device.decode_ns` | as `prefill.ns` and `decode.ns`, from the times of the device's own clock |
 //! | `*.floor.byte_ns` | bytes of the phase / median rate of its byte ceiling; `flop_ns` likewise |
 //! | `*.percent_of_floor` | 100 * floor / median time of the phase: 100 is at the floor |
 //!
@@ -48,6 +49,20 @@ pub struct Derived {
     /// CPU time of the main thread.
     #[schemars(with = "ReadingShape<Spread>")]
     pub main_thread_cpu_ns: Reading<Spread>,
+    /// What the device's own clock says; left out where a round has no such times.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<OnDevice>,
+}
+
+/// Times of the two phases by the clock of a device.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct OnDevice {
+    /// Of the prefill in one round.
+    pub prefill_ns: Spread,
+    /// Of the decode in one round.
+    #[schemars(with = "ReadingShape<Spread>")]
+    pub decode_ns: Reading<Spread>,
 }
 
 /// Figures of one phase.
@@ -158,6 +173,7 @@ pub fn derive(
         inter_token_ns: inter_token(rounds),
         emitted_ids_sha256: emitted_ids(rounds)?,
         main_thread_cpu_ns: main_thread(rounds)?,
+        device: on_device(rounds)?,
     })
 }
 
@@ -257,6 +273,22 @@ fn main_thread(rounds: &[TimedRound]) -> Result<Reading<Spread>, Fault> {
         }
     }
     spread("main_thread_cpu_ns", &values).map(Reading::Available)
+}
+
+/// Both phases by the device's clock, where every round has it.
+fn on_device(rounds: &[TimedRound]) -> Result<Option<OnDevice>, Fault> {
+    let clocked = |r: &TimedRound| {
+        let device = r.timing.device.as_ref()?;
+        let decode: u128 = r.counted(&device.token_ns).map(|(_, ns)| u128::from(ns)).sum();
+        Some((device.prefill_ns as f64, decode as f64))
+    };
+    let Some(both) = rounds.iter().map(clocked).collect::<Option<Vec<_>>>() else { return Ok(None) };
+    let (prefill, decode): (Vec<f64>, Vec<f64>) = both.into_iter().unzip();
+    let decode_ns = match decode.iter().all(|ns| *ns > 0.0) {
+        true => Reading::Available(spread("device.token_ns", &decode)?),
+        false => Reading::unavailable("a round has no step after the first token"),
+    };
+    Ok(Some(OnDevice { prefill_ns: spread("device.prefill_ns", &prefill)?, decode_ns }))
 }
 
 /// The floor of a phase. It stands on the parts that are known: each alone is a true lower bound.

@@ -64,6 +64,20 @@ pub struct Timing {
     /// when there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub untimed: Vec<u32>,
+    /// The same steps by the device's own clock; left out where nothing has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<DeviceTiming>,
+}
+
+/// Times of one round by the clock of a device, in nanoseconds: from the first kernel of a step to the end of its last,
+/// without what the host does before, between and after steps.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceTiming {
+    /// All steps up to the first id.
+    pub prefill_ns: u64,
+    /// One step each, `[N - 1]`.
+    pub token_ns: Vec<u64>,
 }
 
 impl Samples<TimedRound> {
@@ -120,9 +134,13 @@ impl Emitted {
 impl TimedRound {
     /// Steps that count in figures: `(place in token_ns, nanoseconds)`.
     pub fn timed_steps(&self) -> impl Iterator<Item = (usize, u64)> {
+        self.counted(&self.timing.token_ns)
+    }
+
+    /// Those of `steps`, one for each step after the first token, that count in figures.
+    pub(crate) fn counted<'a>(&'a self, steps: &'a [u64]) -> impl Iterator<Item = (usize, u64)> + 'a {
         let untimed = &self.timing.untimed;
-        let steps = self.timing.token_ns.iter().copied().enumerate();
-        steps.filter(|(step, _)| untimed.binary_search(&(*step as u32)).is_err())
+        steps.iter().copied().enumerate().filter(|(step, _)| untimed.binary_search(&(*step as u32)).is_err())
     }
 
     /// Tokens of the steps that count in figures.
@@ -138,6 +156,12 @@ impl TimedRound {
         if self.timing.token_ns.len() != steps {
             let expected = format!("{steps} times, one for each step after the first token");
             return Err(Fault::new(at("token_ns"), expected, self.timing.token_ns.len().to_string()));
+        }
+        if let Some(device) = &self.timing.device
+            && device.token_ns.len() != steps
+        {
+            let expected = format!("{steps} times, as `token_ns` has");
+            return Err(Fault::new(at("device.token_ns"), expected, device.token_ns.len().to_string()));
         }
         let untimed = &self.timing.untimed;
         let ascending = untimed.windows(2).all(|w| w[0] < w[1]);

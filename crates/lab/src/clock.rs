@@ -6,7 +6,7 @@
 
 use tare_core::Reading;
 use tare_engine::Engine;
-use tare_evidence::samples::{Emitted, RowTokens, Timing};
+use tare_evidence::samples::{DeviceTiming, Emitted, RowTokens, Timing};
 
 use crate::LabError;
 use crate::engine_runner::EngineRunner;
@@ -36,6 +36,8 @@ pub struct Timed {
     pub logits: Vec<f32>,
     /// Rows that went through the layers and through the head.
     pub rows: Reading<(u64, u64)>,
+    /// Prefill and decode by the device's own clock; none where nothing has one.
+    pub device: Option<DeviceTiming>,
 }
 
 /// Runs `request` once on the clock of `engine`, in one turn.
@@ -101,6 +103,7 @@ impl Turns {
         let Ended { release_ns, main_thread_cpu_ns, allocator_peak_bytes, rows } = runner.finish()?;
         let Self { prefilled: Prefilled { setup_ns, first }, drawn, untimed } = self;
         let all = || std::iter::once(&first).chain(&drawn);
+        let device = first.device_ns.zip(drawn.iter().map(|d| d.device_ns).collect::<Option<Vec<u64>>>());
         Ok(Timed {
             setup_ns,
             prefill_ns: first.ns,
@@ -112,6 +115,7 @@ impl Turns {
             ids: all().map(|d| d.id).collect(),
             logits: all().map(|d| d.logit).collect::<Option<Vec<f32>>>().unwrap_or_default(),
             rows,
+            device: device.map(|(prefill_ns, token_ns)| DeviceTiming { prefill_ns, token_ns }),
         })
     }
 }
@@ -132,6 +136,7 @@ impl Timed {
             release_ns: self.release_ns,
             main_thread_cpu_ns: self.main_thread_cpu_ns.clone(),
             untimed: self.untimed.clone(),
+            device: self.device.clone(),
         }
     }
 }

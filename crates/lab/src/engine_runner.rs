@@ -52,15 +52,16 @@ impl<E: BorrowMut<Engine>> EngineRunner<E> {
     fn draw(&mut self, tokens: usize, start: Instant, out: &mut Vec<Drawn>) -> Result<(), LabError> {
         let engine = self.engine.borrow_mut();
         let live = self.live.as_mut().ok_or_else(none_runs)?;
-        let (wanted, mut last_ns) = (live.drawn + tokens, 0);
+        let (wanted, mut last_ns, mut device_ns) = (live.drawn + tokens, 0, Some(0));
         while live.drawn < wanted && engine.has_work() {
             let report = engine.step()?;
             let now_ns = start.elapsed().as_nanos() as u64;
+            device_ns = device_ns.zip(report.device_ns).map(|(sum, step)| sum + step);
             for event in report.events {
                 match event {
                     Event::Token { token, logit, .. } => {
-                        out.push(Drawn { id: token, logit: Some(logit), ns: now_ns - last_ns });
-                        (last_ns, live.drawn) = (now_ns, live.drawn + 1);
+                        out.push(Drawn { id: token, logit: Some(logit), ns: now_ns - last_ns, device_ns });
+                        (last_ns, live.drawn, device_ns) = (now_ns, live.drawn + 1, Some(0));
                     }
                     Event::Finished { reason, usage, .. } => live.end = Some((reason, usage.cached_tokens)),
                     Event::PromptLogits { .. } => {}

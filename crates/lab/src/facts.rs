@@ -69,7 +69,7 @@ impl ArmFacts {
             work: work(rig, request)?,
             arm: arm(rig, engine, resolved, &canonical::digest(&plan), build)?,
             plan,
-            demands: floor::demands(&resolved.plan, request),
+            demands: floor::demands(&resolved.plan, request, floor::flop_ceiling(&rig.on, rig.class)),
             config: config(rig, engine),
             build: build.clone(),
             threads: engine.info().threads,
@@ -89,10 +89,7 @@ pub fn memory(engine: &Engine, rounds: &[Timed]) -> Memory {
         allocator_peak_bytes: largest(rounds.iter().map(|r| &r.allocator_peak_bytes)),
         anonymous_rss_bytes: rss.anonymous_bytes,
         file_rss_bytes: rss.file_bytes,
-        device_bytes: Reading::unavailable(match engine.info().name.as_str() {
-            "cuda" => "memory of the device is not read yet",
-            _ => "this backend has no memory of its own",
-        }),
+        device_bytes: engine.device_bytes(),
         kv_bytes: kv.map_or_else(|| Reading::unavailable("no plan was compiled"), Reading::Available),
     }
 }

@@ -1,11 +1,13 @@
 //! What a phase must move and compute at the least, from the plan that really runs.
 
 use tare_core::Reading;
+use tare_cuda::ceilings as device;
 use tare_evidence::floor::{Demand, Demands, Resource};
 use tare_model::planner::op_shape;
-use tare_ops::{Bucket, Cost, ForwardPlan, OpCall, OpName, OpShape, variant::cost};
+use tare_ops::{Bucket, Class, Cost, ForwardPlan, OpCall, OpName, OpShape, Order, Rounding, variant::cost};
 use tare_probe::Ceilings;
 
+use crate::On;
 use crate::work::ClockedRequest;
 
 /// Name of the ceiling that bounds bytes: reads from memory.
@@ -15,15 +17,29 @@ pub const FLOP_CEILING: &str = "fma-f32";
 /// Name of the ceiling that bounds the operations of a plan with 8-bit activations. It is not measured, so that floors of
 /// such plans stand on bytes: F32 multiply-adds bound no integer product.
 pub const INT8_CEILING: &str = "dot-int8";
+/// Name of the ceiling that bounds operations of products on tensor cores.
+pub const PRODUCT_CEILING: &str = "products-bf16";
 
-/// Bytes and operations of both phases of `request` under `plan`.
+/// The ceiling of the operations of a class: on a device products with sums in any order run on tensor cores.
+pub fn flop_ceiling(on: &On, class: Class) -> &'static str {
+    if class.rounding == Rounding::Int8 {
+        return INT8_CEILING;
+    }
+    match (on, class.order) {
+        (On::Cuda(_), Order::Free) => PRODUCT_CEILING,
+        _ => FLOP_CEILING,
+    }
+}
+
+/// Bytes and operations of both phases of `request` under `plan`; `flop_ceiling` is what bounds the operations.
 ///
 /// Prefill reads every weight once, however it is chunked: a chunked prefill that reads them again is farther from its
 /// floor. Decode reads them once a token. KV is read at the depth of each step.
-pub fn demands(plan: &ForwardPlan, request: &ClockedRequest) -> Demands {
+pub fn demands(plan: &ForwardPlan, request: &ClockedRequest, flop_ceiling: &str) -> Demands {
     let depth = request.prefix.len();
     let prompt = request.prompt.len();
     let head_rows = if request.all_prompt_logits { prompt } else { 1 };
+    let step = |plan: &ForwardPlan, rows| Demand { flop_ceiling: flop_ceiling.into(), ..step(plan, rows) };
     let prefill = step(plan, StepRows { all: prompt, selected: head_rows, first_slot: depth });
     let decode = (0..request.output_tokens - 1)
         .map(|i| step(plan, StepRows { all: 1, selected: 1, first_slot: depth + prompt + i }))
@@ -59,22 +75,39 @@ impl Pace {
         Self { bytes_per_s: bytes.clone(), flops_per_s: flops.clone() }
     }
 
-    /// The least time for `cost` in nanoseconds, and which of its parts makes it.
+    /// The ceilings of a device, for a class with sums in `order`: products of a free class run on tensor cores.
+    pub fn of_device(ceilings: &Reading<device::Ceilings>, order: Order) -> Self {
+        let rate = |samples: fn(&device::Ceilings) -> Reading<&[device::Sample]>| match ceilings {
+            Reading::Available(c) => match samples(c) {
+                Reading::Available(all) => {
+                    Reading::from(device::Ceilings::rate(all).map(|r| r as u64).ok_or("no sample was taken"))
+                }
+                Reading::Unavailable { why } => Reading::unavailable(why),
+            },
+            Reading::Unavailable { why } => Reading::unavailable(why.as_str()),
+        };
+        let flops_per_s = match order {
+            Order::Reference => rate(|c| Reading::Available(&c.flops)),
+            Order::Free => rate(device::Ceilings::products),
+        };
+        Self { bytes_per_s: rate(|c| Reading::Available(&c.read)), flops_per_s }
+    }
+
+    /// The least time for `cost` in nanoseconds, and which of its parts makes it. It stands on the parts whose ceilings are
+    /// known: each alone is a true lower bound.
     pub fn floor(&self, cost: Cost) -> Reading<(f64, Resource)> {
         if cost == Cost::default() {
             return Reading::unavailable("no bytes and no operations are counted for it");
         }
-        match (&self.bytes_per_s, &self.flops_per_s) {
-            (Reading::Available(bytes), Reading::Available(flops)) => {
-                let byte_ns = cost.bytes as f64 * 1e9 / *bytes as f64;
-                let flop_ns = cost.flops as f64 * 1e9 / *flops as f64;
-                Reading::Available(if byte_ns >= flop_ns {
-                    (byte_ns, Resource::Bytes)
-                } else {
-                    (flop_ns, Resource::Flops)
-                })
-            }
-            (Reading::Unavailable { why }, _) | (_, Reading::Unavailable { why }) => Reading::unavailable(why.clone()),
+        let ns = |amount: u64, rate: &Reading<u64>| rate.available().map(|rate| amount as f64 * 1e9 / *rate as f64);
+        let byte_ns = ns(cost.bytes, &self.bytes_per_s).map(|ns| (ns, Resource::Bytes));
+        let flop_ns = ns(cost.flops, &self.flops_per_s).map(|ns| (ns, Resource::Flops));
+        match (byte_ns, flop_ns, &self.bytes_per_s) {
+            (Some(bytes), Some(flops), _) if flops.0 > bytes.0 => Reading::Available(flops),
+            (Some(bytes), _, _) => Reading::Available(bytes),
+            (None, Some(flops), _) => Reading::Available(flops),
+            (None, None, Reading::Unavailable { why }) => Reading::unavailable(why.clone()),
+            (None, None, Reading::Available(_)) => Reading::unavailable("no ceiling is known"),
         }
     }
 }
@@ -118,9 +151,6 @@ fn step(plan: &ForwardPlan, rows: StepRows) -> Demand {
     };
     for (call, c) in plan.calls.iter().zip(call_costs(plan, rows)) {
         d.flops += c.flops + c.int8_ops;
-        if c.int8_ops > 0 {
-            d.flop_ceiling = INT8_CEILING.into();
-        }
         match call.op.name() {
             OpName::Attention => d.kv_read_bytes += c.bytes,
             OpName::KvAppend => d.kv_write_bytes += c.bytes,

@@ -6,18 +6,24 @@ use std::collections::BTreeMap;
 use tare_core::units::human_bytes;
 use tare_core::{Fault, Reading};
 use tare_cuda::ceilings as device;
+use tare_cuda::nvml::DeviceState;
 use tare_evidence::floor::{Ceiling, CeilingSample, Resource};
 use tare_evidence::provenance;
 use tare_probe::ceilings::{Ceilings, Effort, Series, Work};
 use tare_probe::{Host, Quietness};
 
-use crate::floor::{BYTE_CEILING, FLOP_CEILING};
+use crate::floor::{BYTE_CEILING, FLOP_CEILING, PRODUCT_CEILING};
 
-/// The probe's host in a record's words: what makes two machines alike, and what holds for the moment.
+/// The probe's host in a record's words: what makes two machines alike, and what holds for the moment. `device` is what a
+/// device did, once for each time that it was looked at.
 ///
 /// # Errors
 /// When a fact has no JSON form.
-pub fn describe(host: &Host, quiet: Option<&Quietness>) -> Result<provenance::Host, Fault> {
+pub fn describe(
+    host: &Host,
+    quiet: Option<&Quietness>,
+    device: &[Reading<DeviceState>],
+) -> Result<provenance::Host, Fault> {
     let mut class = BTreeMap::new();
     put(&mut class, "os", &host.os)?;
     put(&mut class, "arch", &host.arch)?;
@@ -38,6 +44,9 @@ pub fn describe(host: &Host, quiet: Option<&Quietness>) -> Result<provenance::Ho
     put(&mut state, "allowance", &host.allowance)?;
     if let Some(q) = quiet {
         put(&mut state, "quietness", q)?;
+    }
+    if !device.is_empty() {
+        put(&mut state, "device_after_requests", &device)?;
     }
     provenance::Host::new(&folder_name(host), class, state)
 }
@@ -98,9 +107,9 @@ pub fn record_ceilings(ceilings: &Ceilings, threads: usize) -> Vec<Ceiling> {
     vec![of(Work::ReadBytes, BYTE_CEILING, Resource::Bytes), of(Work::FmaF32Flop, FLOP_CEILING, Resource::Flops)]
 }
 
-/// The same two ceilings of a device, or why they are not known.
+/// The same two ceilings of a device and that of its tensor cores, or why they are not known.
 pub fn device_ceilings(measured: &Reading<device::Ceilings>) -> Vec<Ceiling> {
-    let of = |name: &str, resource, series: fn(&device::Ceilings) -> &[device::Sample]| Ceiling {
+    let of = |name: &str, resource, series: fn(&device::Ceilings) -> Reading<&[device::Sample]>| Ceiling {
         name: name.into(),
         resource,
         threads: 1,
@@ -109,11 +118,20 @@ pub fn device_ceilings(measured: &Reading<device::Ceilings>) -> Vec<Ceiling> {
             _ => 0,
         },
         pages: "memory of the device".into(),
-        samples: measured
-            .clone()
-            .map(|c| series(&c).iter().map(|s| CeilingSample { round: None, amount: s.amount, ns: s.ns }).collect()),
+        samples: match measured {
+            Reading::Available(c) => series(c).map(|all| all.iter().map(sample).collect()),
+            Reading::Unavailable { why } => Reading::unavailable(why.as_str()),
+        },
     };
-    vec![of(BYTE_CEILING, Resource::Bytes, |c| &c.read), of(FLOP_CEILING, Resource::Flops, |c| &c.flops)]
+    vec![
+        of(BYTE_CEILING, Resource::Bytes, |c| Reading::Available(&c.read)),
+        of(FLOP_CEILING, Resource::Flops, |c| Reading::Available(&c.flops)),
+        of(PRODUCT_CEILING, Resource::Flops, device::Ceilings::products),
+    ]
+}
+
+fn sample(s: &device::Sample) -> CeilingSample {
+    CeilingSample { round: None, amount: s.amount, ns: s.ns }
 }
 
 /// The rounds that give a figure, not those that chose a kernel.

@@ -6,7 +6,7 @@
 //! - [`clock`], [`engine_runner`]: view 1, one request on the clock; [`http_clock`]: the same at a server, as its client
 //!   sees it. [`weigh`]: warm-ups, rounds, gate, record.
 //! - [`study`], [`campaign`], [`arm`]: questions, the one runner that answers them, and the processes that it runs.
-//! - [`gate`], `operators`, [`reference`], [`thresholds`]: whether what was timed is right.
+//! - [`gate`], `operators`, [`reference`], [`thresholds`]: whether what was timed is right. [`digests`]: of which file.
 //! - [`peers`]: other engines that do the same work.
 //! - [`mutation`], [`mutants`]: whether the gate can fail.
 //! - [`report`](mod@report): pictures from verified records.
@@ -22,6 +22,7 @@ pub mod build_info;
 pub mod campaign;
 pub mod clock;
 pub mod delay;
+pub mod digests;
 pub mod engine_runner;
 mod error;
 pub mod facts;

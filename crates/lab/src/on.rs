@@ -1,6 +1,9 @@
 //! Which device an engine under test runs on.
 
+use std::path::Path;
+use tare_core::{Fault, Reading};
 use tare_cpu::{CpuBackend, CpuConfig};
+use tare_cuda::nvml::{self, DeviceState};
 use tare_cuda::{CudaBackend, CudaConfig, Driver};
 use tare_ops::{Backend, OpError};
 
@@ -15,11 +18,39 @@ pub enum On {
 }
 
 impl On {
+    /// The backend that an arm of a study names. `kernels` is the folder in which a device's kernels are kept.
+    ///
+    /// # Errors
+    /// When there is no backend of that name.
+    pub fn named(name: &str, kernels: &Path) -> Result<Self, Fault> {
+        match name {
+            "cpu" => Ok(On::Cpu),
+            "cuda" => Ok(On::Cuda(CudaConfig { cache: Some(kernels.into()), ..CudaConfig::default() })),
+            other => Err(Fault::new("backend", "cpu or cuda", format!("`{other}`"))),
+        }
+    }
+
+    /// Its name, as arms and records have it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            On::Cpu => "cpu",
+            On::Cuda(_) => "cuda",
+        }
+    }
+
     /// Rows of one prefill chunk: enough that a chunk is bound by arithmetic, few enough that others need not wait long.
     pub fn max_rows(&self) -> usize {
         match self {
             On::Cpu => 256,
             On::Cuda(_) => 2048,
+        }
+    }
+
+    /// What the device does now, as its driver tells it; none where there is no device.
+    pub fn device_state(&self) -> Option<Reading<DeviceState>> {
+        match self {
+            On::Cpu => None,
+            On::Cuda(config) => Some(nvml::state(config.ordinal)),
         }
     }
 

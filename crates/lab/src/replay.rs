@@ -7,11 +7,14 @@
 //! its gate writes elsewhere when it runs alone, so that its numbers stay those of the step. The sum of the groups is then held against the step, and what is left over is
 //! named. That the groups run what the step runs is not assumed: the list of stages that ran is compared, and without
 //! agreement there is no sum.
+//!
+//! On a device a step is launches, which may carry calls of several groups: [`launches`] takes it apart into them.
 
 mod cache;
 mod coverage;
 mod document;
 mod figures;
+pub mod launches;
 
 use serde::{Deserialize, Serialize};
 use std::time::Instant;

@@ -92,14 +92,16 @@ impl Rig<'_> {
         Ok(Tap::new(CpuBackend::new(self.cpu.clone())?, self.delay))
     }
 
-    /// An engine that scores whole sequences in one pass, in `class`: whole panels of rows, on kernels of another vector
-    /// width than those under test where the host has two. Both give the same bits when both are right.
+    /// An engine that scores whole sequences in one pass, in `class`: whole panels of rows, on other kernels than those
+    /// under test. What runs on the processor is judged by kernels of another vector width, where the host has two: both
+    /// give the same bits when both are right. What a device runs is judged by the widest.
     ///
     /// # Errors
     /// As [`Rig::engine`].
     pub fn judge(&self, class: Class) -> Result<Engine, LabError> {
         let plan = PlanSpec::find("paged")?;
-        let isa = if self.cpu.isa.has(Isa::Avx512) { self.cpu.isa.up_to(Isa::Avx2) } else { self.cpu.isa.clone() };
+        let narrower = self.on == On::Cpu && self.cpu.isa.has(Isa::Avx512);
+        let isa = if narrower { self.cpu.isa.up_to(Isa::Avx2) } else { self.cpu.isa.clone() };
         let backend = CpuBackend::new(CpuConfig { isa, ..self.cpu.clone() })?;
         Ok(Engine::new(self.model, Box::new(backend), self.config(plan, class, JUDGE_ROWS))?)
     }

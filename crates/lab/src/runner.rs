@@ -45,6 +45,8 @@ pub struct Drawn {
     pub logit: Option<f32>,
     /// From the token before it, or from the start of this turn when it is the first of a turn.
     pub ns: u64,
+    /// The steps that led to it by the device's own clock; none where nothing has one.
+    pub device_ns: Option<u64>,
 }
 
 /// The first token and what came before it.

@@ -6,6 +6,7 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use tare_core::Fault;
+use tare_cpu::CpuBackend;
 use tare_engine::{Engine, Event, Request};
 use tare_model::planner::Target;
 use tare_model::{PackedModel, resolve};
@@ -15,7 +16,7 @@ use crate::LabError;
 use crate::engine_runner::run_and_retain;
 use crate::floor::StepRows;
 use crate::rig::Rig;
-use crate::tap::{Seen, Tap};
+use crate::tap::{Seen, Shared, Tap};
 use crate::work::ClockedRequest;
 
 /// The two kinds of steps of a request.
@@ -46,7 +47,7 @@ impl fmt::Display for Phase {
 
 /// A step, and everything it needs to run again.
 #[derive(Debug)]
-pub struct Specimen {
+pub struct Specimen<B = CpuBackend> {
     /// What the engine ran.
     pub exe: Executable,
     /// What it was compiled from.
@@ -55,7 +56,7 @@ pub struct Specimen {
     pub batch: Batch,
     /// What it gave.
     answer: Vec<RowOutput>,
-    tap: Tap,
+    tap: Tap<B>,
     /// Owns the cache that the rows' tables point to.
     _engine: Engine,
 }
@@ -63,13 +64,23 @@ pub struct Specimen {
 /// Tokens that the request may still draw after the step, so that the engine keeps its cache.
 const TO_COME: usize = 2;
 
-impl Specimen {
-    /// Runs `request` on an engine of `rig` up to the step of `phase`: its prefix and prompt really go through.
+impl Specimen<CpuBackend> {
+    /// Runs `request` on an engine of `rig`, on the processor, up to the step of `phase`.
+    ///
+    /// # Errors
+    /// As [`Specimen::of`], or when `rig` runs elsewhere.
+    pub fn take(rig: &Rig<'_>, request: &ClockedRequest, phase: Phase) -> Result<Self, LabError> {
+        Self::of(rig.tap()?, rig, request, phase)
+    }
+}
+
+impl<B: Shared + 'static> Specimen<B> {
+    /// Runs `request` on an engine of `rig` that has the backend of `tap`, up to the step of `phase`: its prefix and prompt
+    /// really go through.
     ///
     /// # Errors
     /// When the engine refuses or fails, or ends before the step.
-    pub fn take(rig: &Rig<'_>, request: &ClockedRequest, phase: Phase) -> Result<Self, LabError> {
-        let tap = rig.tap()?;
+    pub fn of(tap: Tap<B>, rig: &Rig<'_>, request: &ClockedRequest, phase: Phase) -> Result<Self, LabError> {
         let mut engine = rig.engine_on(Box::new(tap.clone()))?;
         let resume = match request.prefix.is_empty() {
             true => None,
@@ -96,7 +107,7 @@ impl Specimen {
     }
 
     /// The backend of the engine.
-    pub fn tap(&self) -> &Tap {
+    pub fn tap(&self) -> &Tap<B> {
         &self.tap
     }
 
@@ -116,7 +127,7 @@ impl Specimen {
     /// # Errors
     /// When the backend fails.
     pub fn run(&self, exe: Executable, out: &mut StepOutput) -> Result<(), LabError> {
-        Ok(self.tap.with(|cpu| cpu.run(exe, &self.batch, out))?)
+        Ok(self.tap.with(|backend| backend.run(exe, &self.batch, out))?)
     }
 
     /// Runs `exe` as the whole step and compares its answer with the engine's, bit for bit.

@@ -122,6 +122,9 @@ pub struct ArmSpec {
     /// Arithmetic class.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<String>,
+    /// What computes: `cpu`, which is the default, or `cuda`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backend: Option<String>,
     /// Threads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threads: Option<usize>,
@@ -271,6 +274,11 @@ impl Study {
 }
 
 impl ArmSpec {
+    /// What computes in it.
+    pub fn backend(&self) -> &str {
+        self.backend.as_deref().unwrap_or("cpu")
+    }
+
     /// The arm as its documents show it: a binary or a file by its name, never by its path.
     fn shown(&self) -> Self {
         let name = |path: &Path| path.file_name().map_or_else(PathBuf::new, PathBuf::from);

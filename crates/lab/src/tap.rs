@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use tare_core::{Blob, Fault, Weight, WeightData, weight::Affine};
 use tare_cpu::CpuBackend;
+use tare_cuda::{CudaBackend, device::Device};
 use tare_ops::{
     Backend, BackendInfo, Batch, Executable, ForwardPlan, KvId, KvShape, KvSpan, Launched, OpError, RowOutput,
     StepOutput, Variant, WeightId,
@@ -12,17 +13,38 @@ use tare_ops::{
 use crate::delay::Delay;
 
 /// Two handles of one backend: the engine owns one, the laboratory keeps the other.
-#[derive(Clone, Debug)]
-pub struct Tap {
-    shared: Arc<Mutex<Tapped>>,
+#[derive(Debug)]
+pub struct Tap<B = CpuBackend> {
+    shared: Arc<Mutex<Tapped<B>>>,
     variants: Arc<[Variant]>,
     /// Whether weights get memory of their own when they are packed.
     copies: bool,
 }
 
+/// A backend that can be shared, and that a delay may be planted in.
+pub trait Shared: Backend {
+    /// Plants `delay` in `exe`, which was compiled from `plan`.
+    ///
+    /// # Errors
+    /// When it cannot be planted.
+    fn plant(&mut self, delay: Delay, exe: Executable, plan: &ForwardPlan) -> Result<(), OpError>;
+}
+
+impl Shared for CpuBackend {
+    fn plant(&mut self, delay: Delay, exe: Executable, plan: &ForwardPlan) -> Result<(), OpError> {
+        Ok(delay.plant(self, exe, plan)?)
+    }
+}
+
+impl<D: Device> Shared for CudaBackend<D> {
+    fn plant(&mut self, delay: Delay, _: Executable, _: &ForwardPlan) -> Result<(), OpError> {
+        Err(Fault::new("delay", "none: no delay can be planted in a device", delay.to_string()).into())
+    }
+}
+
 #[derive(Debug)]
-struct Tapped {
-    cpu: CpuBackend,
+struct Tapped<B> {
+    backend: B,
     delay: Option<Delay>,
     plans: BTreeMap<u32, ForwardPlan>,
     watching: bool,
@@ -44,11 +66,18 @@ pub struct Seen {
     pub answer: Vec<RowOutput>,
 }
 
-impl Tap {
-    /// Shares `cpu`; every plan compiled through it gets `delay`.
-    pub fn new(cpu: CpuBackend, delay: Option<Delay>) -> Self {
-        let variants = cpu.variants().to_vec().into();
-        let tapped = Tapped { cpu, delay, plans: BTreeMap::new(), watching: false, seen: None, given_back: Vec::new() };
+impl<B> Clone for Tap<B> {
+    fn clone(&self) -> Self {
+        Self { shared: Arc::clone(&self.shared), variants: Arc::clone(&self.variants), copies: self.copies }
+    }
+}
+
+impl<B: Shared> Tap<B> {
+    /// Shares `backend`; every plan compiled through it gets `delay`.
+    pub fn new(backend: B, delay: Option<Delay>) -> Self {
+        let variants = backend.variants().to_vec().into();
+        let (plans, given_back) = (BTreeMap::new(), Vec::new());
+        let tapped = Tapped { backend, delay, plans, watching: false, seen: None, given_back };
         Self { shared: Arc::new(Mutex::new(tapped)), variants, copies: false }
     }
 
@@ -66,7 +95,7 @@ impl Tap {
         let mut tapped = self.lock();
         tapped.watching = true;
         let given_back = std::mem::take(&mut tapped.given_back);
-        given_back.into_iter().try_for_each(|kv| tapped.cpu.free_kv(kv))
+        given_back.into_iter().try_for_each(|kv| tapped.backend.free_kv(kv))
     }
 
     /// The last step since [`Tap::watch`], if there was one; ends the watch.
@@ -77,11 +106,11 @@ impl Tap {
     }
 
     /// Does something with the backend itself.
-    pub fn with<T>(&self, work: impl FnOnce(&mut CpuBackend) -> T) -> T {
-        work(&mut self.lock().cpu)
+    pub fn with<T>(&self, work: impl FnOnce(&mut B) -> T) -> T {
+        work(&mut self.lock().backend)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Tapped> {
+    fn lock(&self) -> MutexGuard<'_, Tapped<B>> {
         self.shared.lock().unwrap_or_else(|e| e.into_inner())
     }
 }
@@ -104,21 +133,21 @@ fn copy_of(w: &Weight) -> Result<Weight, Fault> {
     }
 }
 
-impl Backend for Tap {
+impl<B: Shared> Backend for Tap<B> {
     fn describe(&self) -> BackendInfo {
-        self.lock().cpu.describe()
+        self.lock().backend.describe()
     }
     fn variants(&self) -> &[Variant] {
         &self.variants
     }
     fn pack(&mut self, weight: &Weight) -> Result<WeightId, OpError> {
         if self.copies {
-            return self.lock().cpu.pack(&copy_of(weight)?);
+            return self.lock().backend.pack(&copy_of(weight)?);
         }
-        self.lock().cpu.pack(weight)
+        self.lock().backend.pack(weight)
     }
     fn alloc_kv(&mut self, shape: KvShape, pages: usize, page_tokens: usize) -> Result<KvId, OpError> {
-        self.lock().cpu.alloc_kv(shape, pages, page_tokens)
+        self.lock().backend.alloc_kv(shape, pages, page_tokens)
     }
     fn free_kv(&mut self, kv: KvId) -> Result<(), OpError> {
         let mut tapped = self.lock();
@@ -126,37 +155,37 @@ impl Backend for Tap {
             tapped.given_back.push(kv);
             return Ok(());
         }
-        tapped.cpu.free_kv(kv)
+        tapped.backend.free_kv(kv)
     }
     fn copy_kv(&mut self, from: KvSpan, to: KvSpan) -> Result<(), OpError> {
-        self.lock().cpu.copy_kv(from, to)
+        self.lock().backend.copy_kv(from, to)
     }
     fn read_kv(&mut self, span: KvSpan) -> Result<Vec<u8>, OpError> {
-        self.lock().cpu.read_kv(span)
+        self.lock().backend.read_kv(span)
     }
     fn write_kv(&mut self, span: KvSpan, bytes: &[u8]) -> Result<(), OpError> {
-        self.lock().cpu.write_kv(span, bytes)
+        self.lock().backend.write_kv(span, bytes)
     }
     fn compile(&mut self, plan: &ForwardPlan) -> Result<Executable, OpError> {
         let mut tapped = self.lock();
-        let exe = tapped.cpu.compile(plan)?;
+        let exe = tapped.backend.compile(plan)?;
         if let Some(delay) = tapped.delay {
-            delay.plant(&mut tapped.cpu, exe, plan)?;
+            tapped.backend.plant(delay, exe, plan)?;
         }
         tapped.plans.insert(exe.0, plan.clone());
         Ok(exe)
     }
     fn rest(&mut self) {
-        self.lock().cpu.rest();
+        self.lock().backend.rest();
     }
     fn release(&mut self, exe: Executable) {
         let mut tapped = self.lock();
         tapped.plans.remove(&exe.0);
-        tapped.cpu.release(exe);
+        tapped.backend.release(exe);
     }
     fn run(&mut self, exe: Executable, batch: &Batch, out: &mut StepOutput) -> Result<(), OpError> {
         let mut tapped = self.lock();
-        tapped.cpu.run(exe, batch, out)?;
+        tapped.backend.run(exe, batch, out)?;
         if tapped.watching
             && let Some(plan) = tapped.plans.get(&exe.0).cloned()
         {

@@ -2,6 +2,7 @@
 
 use serde_json::json;
 use tare_core::Reading;
+use tare_cuda::nvml::DeviceState;
 use tare_engine::Engine;
 use tare_evidence::gate::Judgement;
 use tare_evidence::provenance::Provenance;
@@ -82,10 +83,11 @@ impl Weighing<'_> {
             ask(Stage::Round(n))?;
             rounds.push(clock::clock(&mut engine, self.request)?);
         }
+        let device: Vec<_> = self.rig.on.device_state().into_iter().collect();
         let memory = facts::memory(&engine, &rounds);
         ask(Stage::Judging)?;
         let judgement = self.judge(&mut engine, &warmups, &rounds)?;
-        self.record(at, Finished { engine, warmups, rounds, memory, quiet, judgement })
+        self.record(at, Finished { engine, warmups, rounds, device, memory, quiet, judgement })
     }
 
     fn judge(&self, engine: &mut Engine, warmups: &[Timed], rounds: &[Timed]) -> Result<Judgement, LabError> {
@@ -135,7 +137,7 @@ impl Weighing<'_> {
             work: facts.work,
             arm: facts.arm,
             provenance: Provenance {
-                host: host::describe(self.host, Some(&done.quiet))?,
+                host: host::describe(self.host, Some(&done.quiet), &done.device)?,
                 software: self.build.software.clone(),
                 source: self.build.source.clone(),
                 binary_sha256: self.build.binary_sha256.clone(),
@@ -143,7 +145,7 @@ impl Weighing<'_> {
             },
             plan: facts.plan,
             method: Method {
-                timing_contract: timing_contract(),
+                timing_contract: timing_contract(done.rounds.iter().all(|t| t.device.is_some())),
                 scheme: "solo".into(),
                 order: vec![vec![self.rig.plan.name.clone()]; self.rounds],
                 planned_rounds: self.rounds as u32,
@@ -175,8 +177,13 @@ impl Weighing<'_> {
     }
 }
 
-/// The three clocks of a request, and what each includes.
-pub(crate) fn timing_contract() -> TimingContract {
+/// The three clocks of a request, and what each includes; that of a device where it was read.
+pub(crate) fn timing_contract(device: bool) -> TimingContract {
+    let on_device = || Clock {
+        source: "events of the device, before a step's first kernel and after its last".into(),
+        inside: vec!["the kernels of every step and the gaps between them".into()],
+        outside: vec!["the host, and the copies of what changes and of the answers".into()],
+    };
     let clock = Clock {
         source: "CLOCK_MONOTONIC".into(),
         inside: vec![
@@ -187,7 +194,11 @@ pub(crate) fn timing_contract() -> TimingContract {
         outside: vec!["loading, packing, compiling, tokenizing".into(), "the prefix of a request at a depth".into()],
     };
     TimingContract {
-        device: Reading::unavailable("no clock of a device was read"),
+        device: if device {
+            Reading::Available(on_device())
+        } else {
+            Reading::unavailable("no clock of a device was read")
+        },
         request: Reading::Available(clock),
         wall: Reading::unavailable("the request clock alone was read"),
     }
@@ -197,6 +208,7 @@ struct Finished {
     engine: Engine,
     warmups: Vec<Timed>,
     rounds: Vec<Timed>,
+    device: Vec<Reading<DeviceState>>,
     memory: Memory,
     quiet: Quietness,
     judgement: Judgement,

@@ -1,7 +1,7 @@
 //! What a device must offer to run plans.
 
 use serde::{Deserialize, Serialize};
-use tare_core::{Fault, Weight};
+use tare_core::{Fault, Reading, Weight};
 
 use crate::apart::Launched;
 use crate::batch::{Batch, StepOutput};
@@ -80,6 +80,11 @@ pub trait Backend: Send {
 
     /// Its kernels, the preferred ones first.
     fn variants(&self) -> &[Variant];
+
+    /// The most bytes of a memory of its own that it has taken at once.
+    fn device_bytes(&self) -> Reading<u64> {
+        Reading::unavailable("this backend has no memory of its own")
+    }
 
     /// Takes a weight. The layout is the one that the variants of its format read.
     ///
@@ -165,6 +170,9 @@ impl<B: Backend + ?Sized> Backend for Box<B> {
     }
     fn variants(&self) -> &[Variant] {
         (**self).variants()
+    }
+    fn device_bytes(&self) -> Reading<u64> {
+        (**self).device_bytes()
     }
     fn pack(&mut self, weight: &Weight) -> Result<WeightId, OpError> {
         (**self).pack(weight)

@@ -94,4 +94,6 @@ pub struct RowOutput {
 pub struct StepOutput {
     /// In row order.
     pub rows: Vec<RowOutput>,
+    /// Nanoseconds of the step by the device's own clock, from its first kernel to its last; none where nothing has one.
+    pub device_ns: Option<u64>,
 }

@@ -6,17 +6,30 @@ use std::path::PathBuf;
 /// `tare peers`
 #[derive(Debug, Subcommand)]
 pub(crate) enum PeersCommand {
-    /// Install an engine at its pinned version, built for this processor
-    #[command(
-        after_help = "EXAMPLES\n  tare peers install llama.cpp                needs python3 and a C++ compiler; some minutes"
-    )]
+    /// Install an engine at its pinned version, built for this processor and its device
+    #[command(after_help = "EXAMPLES\n  \
+        tare peers install llama.cpp                needs python3 and a C++ compiler; some minutes\n  \
+        tare peers install llama.cpp-cuda           needs NVIDIA's compiler too\n  \
+        tare peers install llama.cpp-cuda --sources llama.cpp.tar.gz    without a network: needs cmake and ninja")]
     Install {
         /// The engine
         #[arg(value_name = "NAME")]
         name: String,
+        /// An archive that `tare peers sources` wrote, instead of a download
+        #[arg(long, value_name = "FILE.tar.gz", value_hint = ValueHint::FilePath)]
+        sources: Option<PathBuf>,
         /// What was installed, as JSON
         #[arg(long)]
         json: bool,
+    },
+    /// Pack the sources that a build of an engine needs, for a host without a network
+    Sources {
+        /// The engine
+        #[arg(value_name = "NAME")]
+        name: String,
+        /// The archive to write
+        #[arg(short, long, value_name = "FILE.tar.gz", value_hint = ValueHint::FilePath)]
+        output: PathBuf,
     },
     /// List the engines: which are installed, and why others are not
     List {
@@ -34,15 +47,19 @@ pub(crate) enum PeersCommand {
 #[derive(Debug, Args)]
 #[command(after_help = "EXAMPLES\n  \
     tare quantize -m synthetic:qwen3-0.6b?format=bf16 --format q4_0 -o qwen3-0.6b-q4_0.gguf\n  \
-    tare peers tune llama.cpp -m qwen3-0.6b-q4_0.gguf\n\n\
+    tare peers tune llama.cpp -m qwen3-0.6b-q4_0.gguf\n  \
+    tare peers tune llama.cpp -m synthetic:qwen3-0.6b?format=q4_0 --written-as q4_0\n\n\
     The request has other ids and lengths than those that are measured. Every engine has the same seconds.")]
 pub(crate) struct TuneArgs {
     /// The engine
     #[arg(value_name = "NAME")]
     pub(crate) name: String,
-    /// A .gguf file, a folder or a pulled name
+    /// A .gguf file, a folder or a pulled name; with --written-as a synthetic model
     #[arg(short, long, value_name = "MODEL", value_hint = ValueHint::AnyPath)]
     pub(crate) model: PathBuf,
+    /// Write a synthetic model to a file of this format first, once, as a study with `written_as` does
+    #[arg(long, value_name = "FORMAT")]
+    pub(crate) written_as: Option<String>,
     /// Most threads that it may use [default: all that this process may use]
     #[arg(short, long, value_name = "N")]
     pub(crate) threads: Option<usize>,
@@ -63,9 +80,12 @@ pub(crate) struct CheckArgs {
     /// The engine
     #[arg(value_name = "NAME")]
     pub(crate) name: String,
-    /// A .gguf file, a folder or a pulled name
+    /// A .gguf file, a folder or a pulled name; with --written-as a synthetic model
     #[arg(short, long, value_name = "MODEL", value_hint = ValueHint::AnyPath)]
     pub(crate) model: PathBuf,
+    /// Write a synthetic model to a file of this format first, once, as a study with `written_as` does
+    #[arg(long, value_name = "FORMAT")]
+    pub(crate) written_as: Option<String>,
     /// Most threads that it may use [default: all that this process may use]
     #[arg(short, long, value_name = "N")]
     pub(crate) threads: Option<usize>,

@@ -13,6 +13,7 @@ pub(crate) fn run(settings: &Settings) -> Result<()> {
     let home = Home {
         folder: settings.home.clone(),
         references: settings.references(),
+        kernels: settings.kernels(),
         build: build_info()?,
         threads: Host::read().usable_threads,
     };

@@ -4,7 +4,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use tare_core::Reading;
 use tare_core::units::{human_bytes, human_ns};
-use tare_evidence::derive::Phase;
+use tare_evidence::derive::{Derived, OnDevice, Phase, Spread};
 use tare_evidence::gate::GateReport;
 use tare_evidence::record::Memory;
 use tare_evidence::{Outcome, Record};
@@ -90,9 +90,25 @@ pub(crate) fn print_record(record: &Record) {
                 ms(p.max)
             );
         }
+        if let Some(device) = &d.device {
+            on_device(device, d);
+        }
         memory(&record.memory);
     }
     notes(record);
+}
+
+/// What the device's own clock says: the rest of a phase is the host's.
+fn on_device(device: &OnDevice, d: &Derived) {
+    let share = |name: &str, device: &Spread, request: &Spread| {
+        format!("{name} {}, {:.1} % of it", human_ns(device.median as u64), 100.0 * device.median / request.median)
+    };
+    let prefill = share("prefill", &device.prefill_ns, &d.prefill.ns);
+    let decode = match (&device.decode_ns, &d.decode) {
+        (Reading::Available(ns), Reading::Available(p)) => share("decode", ns, &p.ns),
+        (Reading::Unavailable { why }, _) | (_, Reading::Unavailable { why }) => format!("decode unavailable: {why}"),
+    };
+    println!("  device   {prefill}; {decode}");
 }
 
 /// Where memory went; what cannot be told apart is said once.

@@ -6,6 +6,7 @@ use serde_json::json;
 use tare_core::Reading;
 use tare_core::units::human_bytes;
 use tare_cpu::CpuConfig;
+use tare_cuda::nvml::{self, DeviceState};
 use tare_cuda::{CudaConfig, CudaInfo, ceilings as device};
 use tare_engine::Engine;
 use tare_lab::On;
@@ -45,6 +46,7 @@ pub(crate) fn run(args: &DoctorArgs, settings: &Settings) -> Result<()> {
         None => None,
     };
     let cuda = tare_cuda::probe(0);
+    let state = cuda.available().map(|_| nvml::state(0));
     let device = match on(&args.how, settings) {
         On::Cpu => None,
         On::Cuda(config) => Some(Reading::from(device::measure(&config))),
@@ -57,7 +59,7 @@ pub(crate) fn run(args: &DoctorArgs, settings: &Settings) -> Result<()> {
         println!(
             "{}",
             json!({ "host": host, "ceilings": stored.ceilings, "quietness": quiet, "isa": cpu.isa,
-                    "threads": cpu.threads, "cuda": cuda, "cuda_ceilings": device, "plans": plans, "conformance": conformance })
+                    "threads": cpu.threads, "cuda": cuda, "cuda_state": state, "cuda_ceilings": device, "plans": plans, "conformance": conformance })
         );
         return refuse_differences(conformance.as_ref());
     }
@@ -66,6 +68,7 @@ pub(crate) fn run(args: &DoctorArgs, settings: &Settings) -> Result<()> {
     let levels: Vec<&str> = cpu.isa.levels().iter().map(|l| l.name()).collect();
     println!("kernels     {} threads, levels {}", cpu.threads, levels.join(" "));
     print_cuda(&cuda);
+    state.iter().for_each(print_state);
     device.iter().for_each(print_device);
     conformance.iter().for_each(print_conformance);
     if let Some(e) = &engine {
@@ -116,9 +119,36 @@ fn print_device(ceilings: &Reading<device::Ceilings>) {
             let rate = |samples: &[device::Sample]| Reading::from(device::Ceilings::rate(samples).ok_or("no sample"));
             let read = rate(&c.read).map(|r| format!("{:.0} GB/s", r / 1e9));
             let flops = rate(&c.flops).map(|r| format!("{:.1} TFLOP/s", r / 1e12));
-            println!("            reads {read}, multiply-adds in F32 {flops}");
+            let products = match c.products() {
+                Reading::Available(samples) => rate(samples).map(|r| format!("{:.1} TFLOP/s", r / 1e12)),
+                Reading::Unavailable { why } => Reading::unavailable(why),
+            };
+            println!("            reads {read}, multiply-adds in F32 {flops}, products of BF16 {products}");
         }
         Reading::Unavailable { why } => println!("            ceilings unavailable: {why}"),
+    }
+}
+
+fn print_state(state: &Reading<DeviceState>) {
+    match state {
+        Reading::Available(s) => {
+            let mhz = |r: &Reading<u64>| r.clone().map(|hz| format!("{} MHz", hz / 1_000_000));
+            let watts = |r: &Reading<u64>| r.clone().map(|mw| format!("{:.0} W", mw as f64 / 1e3));
+            let reasons = s.throttle_reasons.clone().map(|all| all.join(", "));
+            println!(
+                "            multiprocessors at {} of {}, memory at {}",
+                mhz(&s.sm_hz),
+                mhz(&s.most_sm_hz),
+                mhz(&s.memory_hz)
+            );
+            println!(
+                "            {} of {}, {} °C, slowed by: {reasons}",
+                watts(&s.milliwatts),
+                watts(&s.most_milliwatts),
+                s.celsius
+            );
+        }
+        Reading::Unavailable { why } => println!("            clocks and power unavailable: {why}"),
     }
 }
 

@@ -11,11 +11,12 @@ use tare_core::Reading;
 use tare_core::units::human_ns;
 use tare_lab::LabError;
 use tare_lab::peers::tune::{Frozen, Place, Tuning};
-use tare_lab::peers::{ENTRIES, entry, found, install};
+use tare_lab::peers::{ENTRIES, Entry, entry, found, install, pack};
 use tare_model::Model;
 use tare_probe::Host;
 
 use crate::args::{PeersCommand, TuneArgs};
+use crate::commands::quantize::written_as;
 use crate::interrupt::{Cancelled, Interrupt};
 use crate::pull;
 use crate::settings::Settings;
@@ -24,24 +25,18 @@ use crate::weighing::spinner;
 /// Runs the command.
 pub(crate) fn run(command: &PeersCommand, settings: &Settings) -> Result<()> {
     match command {
-        PeersCommand::Install { name, json } => add(name, *json, settings),
+        PeersCommand::Install { name, sources, json } => add(name, sources.as_deref(), *json, settings),
+        PeersCommand::Sources { name, output } => sources(name, output, settings),
         PeersCommand::List { json } => list(*json, settings),
         PeersCommand::Tune(args) => tune(args, settings),
         PeersCommand::Check(args) => check::run(args, settings),
     }
 }
 
-fn add(name: &str, as_json: bool, settings: &Settings) -> Result<()> {
+fn add(name: &str, carried: Option<&Path>, as_json: bool, settings: &Settings) -> Result<()> {
     let entry = entry(name)?;
     let before = found(entry, &settings.home);
-    let interrupt = Interrupt::listen()?;
-    let bar = spinner(format!("{name} {}", entry.version));
-    let done = install(entry, &settings.home, &mut |step, since| {
-        bar.set_message(format!("{name} {}: {step}, {} s", entry.version, since.as_secs()));
-        !interrupt.pressed()
-    });
-    bar.finish_and_clear();
-    let done = done.map_err(cancelled)?;
+    let done = step_by_step(entry, |go_on| install(entry, &settings.home, carried, go_on))?;
     if as_json {
         println!("{}", json!({ "peer": done, "folder": done.folder, "was_there": before.available().is_some() }));
     } else if before.available().is_some() {
@@ -50,6 +45,29 @@ fn add(name: &str, as_json: bool, settings: &Settings) -> Result<()> {
         println!("{name} {}: installed in {:.0} s, in {}", done.version, done.seconds, done.folder.display());
     }
     Ok(())
+}
+
+fn sources(name: &str, output: &Path, settings: &Settings) -> Result<()> {
+    let entry = entry(name)?;
+    let files = step_by_step(entry, |go_on| pack(entry, &settings.home, output, go_on))?;
+    println!("{name} {}: {files} source files, in {}", entry.version, output.display());
+    Ok(())
+}
+
+/// Does something about `entry` that takes minutes, with a line that says which step runs, until it ends or Ctrl-C.
+fn step_by_step<T>(
+    entry: &Entry,
+    work: impl FnOnce(&mut dyn FnMut(&str, Duration) -> bool) -> Result<T, LabError>,
+) -> Result<T> {
+    let interrupt = Interrupt::listen()?;
+    let what = format!("{} {}", entry.name, entry.version);
+    let bar = spinner(what.clone());
+    let done = work(&mut |step, since| {
+        bar.set_message(format!("{what}: {step}, {} s", since.as_secs()));
+        !interrupt.pressed()
+    });
+    bar.finish_and_clear();
+    done.map_err(cancelled)
 }
 
 fn list(as_json: bool, settings: &Settings) -> Result<()> {
@@ -77,7 +95,7 @@ fn list(as_json: bool, settings: &Settings) -> Result<()> {
 
 fn tune(args: &TuneArgs, settings: &Settings) -> Result<()> {
     let entry = entry(&args.name)?;
-    let model = model_path(&args.model, settings)?;
+    let model = model_path(&args.model, args.written_as.as_deref(), settings)?;
     let vocabulary = Model::open(&model.to_string_lossy())?.config().vocab;
     let threads = args.threads.unwrap_or_else(|| Host::read().usable_threads);
     let budget = Duration::from_secs(args.seconds);
@@ -118,8 +136,12 @@ fn shown(settings: &Map<String, Value>) -> String {
     if settings.is_empty() { "defaults".to_string() } else { Value::Object(settings.clone()).to_string() }
 }
 
-/// The file or folder that `name` names: a path, or something that was pulled.
-fn model_path(name: &Path, settings: &Settings) -> Result<PathBuf> {
+/// The file or folder that `name` names: a path, something that was pulled, or the file of a format to which a synthetic
+/// model is written.
+fn model_path(name: &Path, format: Option<&str>, settings: &Settings) -> Result<PathBuf> {
+    if let Some(format) = format {
+        return Ok(written_as(&name.to_string_lossy(), format, settings)?.into());
+    }
     if name.exists() {
         return Ok(name.to_path_buf());
     }

@@ -1,4 +1,6 @@
-//! `tare replay`: view 2, a step taken apart into the groups of its plan.
+//! `tare replay`: view 2, a step taken apart into the groups of its plan, on a device into its launches.
+
+mod launches;
 
 use anyhow::Result;
 use comfy_table::{CellAlignment, Table, presets::UTF8_FULL_CONDENSED};
@@ -10,7 +12,7 @@ use tare_evidence::floor::Resource;
 use tare_lab::next::rank::REMAINDER_LIMIT_PERCENT;
 use tare_lab::replay::{Doing, GroupTime, Replay, Replaying, Warmth};
 use tare_lab::specimen::Phase;
-use tare_lab::{ClockedRequest, Lengths, Rig};
+use tare_lab::{ClockedRequest, LabError, Lengths, On, Rig};
 use tare_probe::{Host, Quietness};
 
 use crate::args::{PhaseArg, ReplayArgs};
@@ -36,12 +38,15 @@ pub(crate) fn run(args: &ReplayArgs, settings: &Settings) -> Result<()> {
     within_training(lengths.depth.saturating_add(lengths.prompt_tokens).saturating_add(3), &model)?;
     let request = ClockedRequest::drawn(lengths, model.config().vocab, args.seed)?;
     let rig = Rig { delay: args.delay, ..rig(&model, &args.how, &request, settings)? };
-    let host = Host::read();
-    let stored = ceilings(settings, &host);
     let iterations = args.iterations.unwrap_or(match phase {
         Phase::Decode => DECODE_TURNS,
         Phase::Prefill => PREFILL_TURNS,
     });
+    if let On::Cuda(config) = &rig.on {
+        return launches::run(args, config, (&rig, &request, phase, iterations));
+    }
+    let host = Host::read();
+    let stored = ceilings(settings, &host);
     let warmth = if args.cold { Warmth::Cold } else { Warmth::Warm };
     let replaying =
         Replaying { rig: &rig, request: &request, phase, iterations, warmth, host: &host, ceilings: &stored.ceilings };
@@ -62,21 +67,30 @@ pub(crate) fn run(args: &ReplayArgs, settings: &Settings) -> Result<()> {
 
 /// Runs a replay behind a progress bar that Ctrl-C ends.
 pub(crate) fn with_progress(replaying: &Replaying<'_>) -> Result<Replay> {
+    turn_by_turn(replaying.phase, replaying.iterations, |go_on| replaying.run(go_on))
+}
+
+/// Does what takes `iterations` turns behind a progress bar that Ctrl-C ends.
+fn turn_by_turn<T>(
+    phase: Phase,
+    iterations: usize,
+    work: impl FnOnce(&mut dyn FnMut(Doing) -> bool) -> Result<T, LabError>,
+) -> Result<T> {
     let interrupt = Interrupt::listen()?;
-    let bar = ProgressBar::new(replaying.iterations as u64 + 2)
+    let bar = ProgressBar::new(iterations as u64 + 2)
         .with_style(ProgressStyle::with_template("{spinner} {msg:40} {bar:30} {elapsed} of about {duration}")?);
     bar.enable_steady_tick(Duration::from_millis(120));
-    let replay = replaying.run(&mut |doing| {
+    let done = work(&mut |doing| {
         bar.set_message(match doing {
-            Doing::Reaching => format!("running up to the {} step", replaying.phase),
+            Doing::Reaching => format!("running up to the {phase} step"),
             Doing::Parting => "taking the step apart".to_string(),
-            Doing::Turn(n) => format!("{} turn {} of {}", replaying.phase, n + 1, replaying.iterations),
+            Doing::Turn(n) => format!("{phase} turn {} of {iterations}", n + 1),
         });
         bar.inc(1);
         !interrupt.pressed()
     });
     bar.finish_and_clear();
-    Ok(replay?)
+    Ok(done?)
 }
 
 /// The replay for people.

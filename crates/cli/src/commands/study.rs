@@ -36,8 +36,8 @@ fn list(as_json: bool) -> Result<()> {
     }
     for s in &studies {
         let arms: Vec<&str> = s.arms.iter().map(|a| a.label.as_str()).collect();
-        println!("{:14} {}", s.name, s.question);
-        println!("{:14} {} of {}, {} rounds", "", s.design.name(), arms.join(", "), s.planned_rounds()?);
+        println!("{:27} {}", s.name, s.question);
+        println!("{:27} {} of {}, {} rounds", "", s.design.name(), arms.join(", "), s.planned_rounds()?);
     }
     Ok(())
 }
@@ -100,6 +100,7 @@ fn plan(ready: &Ready, as_json: bool) -> Result<()> {
             word("peer", &a.peer),
             word("plan", &a.plan),
             word("class", &a.class),
+            word("backend", &a.backend),
             a.threads.map(|n| format!("{n} threads")),
             word("isa", &a.isa),
             a.delay.as_ref().map(|d| format!("{} % delay in {}", d.percent, d.group)),

@@ -33,7 +33,7 @@ const JSON: Flag = value(&["--json-output"], "file for the results", To::JsonFil
 const DEVICE: Flag = value(
     &["--device"],
     "where it runs",
-    To::One(&[("cpu", &[])], "an NVIDIA GPU is tare clock --backend cuda; studies run on the CPU"),
+    To::One(&[("cpu", &[])], "an NVIDIA GPU is --backend cuda, and backend in a study's arms"),
 );
 const IN_FILE: &str = "it stands in the study file: tare study FILE runs a changed copy of studies/ladder.toml";
 const LEAST: &str = "lengths are exact: the largest counts";

@@ -18,6 +18,7 @@ impl<D: Device> CudaBackend<D> {
         self.prepare(exe, batch)?;
         self.launch_apart(exe, batch, rows, launched)?;
         let answers = self.programs.get(&exe.0).and_then(|program| program.answers);
+        out.device_ns = None;
         self.collect(exe, batch, answers, out)
     }
 

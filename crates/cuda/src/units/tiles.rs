@@ -2,7 +2,7 @@
 
 use tare_core::Format;
 
-use super::{FREE, KV, MATRIX, SHARED, Unit};
+use super::{CEILINGS, FREE, KV, MATRIX, SHARED, Unit};
 use crate::layout::Layout;
 use crate::tiles::{GATED, MMA, WGMMA};
 
@@ -90,10 +90,16 @@ pub(crate) fn attention_wgmma() -> Unit {
     hopper(unit("attention_wgmma", &parts, kernels))
 }
 
+/// The unit that measures what Hopper's tensor cores can do.
+pub(crate) fn ceilings_wgmma() -> Unit {
+    let parts = [TENSOR, WARPGROUP, CEILINGS, include_str!("../../kernels/ceilings_wgmma.cu")];
+    hopper(Unit::plain("ceilings_wgmma", &parts, &["ceiling_products"]))
+}
+
 /// The units that no kernel key names.
 pub(super) fn others() -> impl Iterator<Item = Unit> {
     let packed = Format::ALL.into_iter().map(Layout::of).filter(|l| l.plain == 0);
-    packed.map(widen).chain([narrow()])
+    packed.map(widen).chain([narrow(), ceilings_wgmma()])
 }
 
 fn unit(name: &str, parts: &[&str], kernels: &'static [&'static str]) -> Unit {

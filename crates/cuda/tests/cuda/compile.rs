@@ -10,7 +10,7 @@ use tare_cuda::units::Unit;
 
 /// Registers that a thread of a kernel may have, by the beginning of the kernel's name. They decide how many blocks a
 /// multiprocessor holds.
-const REGISTERS: [(&str, u32); 15] = [
+const REGISTERS: [(&str, u32); 16] = [
     ("linear_many", 128),
     ("linear_gated", 160),
     ("linear_few", 144),
@@ -24,6 +24,7 @@ const REGISTERS: [(&str, u32); 15] = [
     ("attention_", 168),
     ("attention", 80),
     ("heads", 64),
+    ("ceiling_products", 168),
     ("widen", 56),
     ("", 48),
 ];
@@ -117,7 +118,7 @@ fn fetched_compiler_takes_one_kernel_of_each_kind_for_other_architectures() {
     let layout = |unit: &Unit| unit.name.split_once('.').map_or(String::new(), |(_, layout)| layout.to_string());
     let units: Vec<Unit> =
         Unit::all().into_iter().filter(|u| ["", "bf16", "q4g128b"].contains(&layout(u).as_str())).collect();
-    assert_eq!(units.len(), 12 + 5 + 3 * 2 + 1);
+    assert_eq!(units.len(), 12 + 6 + 3 * 2 + 1);
     for arch in ["sm_80", "sm_100a"] {
         let others = units.iter().filter(|unit| !unit.hopper);
         let beyond: Vec<String> = others.flat_map(|unit| beyond(&nvrtc, unit, arch)).collect();

@@ -3,6 +3,7 @@
 use crate::decoder::{KV, PAGE_TOKENS, PAGES, World};
 use crate::emulator::Emulator;
 use crate::gpu;
+use tare_cuda::ceilings::{self, Effort};
 use tare_cuda::{CudaBackend, Driver};
 use tare_ops::{Backend, KvId, KvSpan, OpError, ReferenceBackend, Rounding, StepOutput, TokenSource, Wants};
 
@@ -96,6 +97,58 @@ fn launches_leave_what_the_calls_of_the_reference_leave() {
             assert_eq!((next, got.len() < next), (want.len(), fused));
         }
     }
+}
+
+#[test]
+fn every_step_is_on_the_clock_of_the_device() {
+    let clocked = |backend: CudaBackend<Emulator>| {
+        let mut world = World::new(backend, Rounding::F32);
+        let (steps, _) = story(&mut world);
+        let all: Vec<u64> = steps.iter().map(|out| out.device_ns.unwrap()).collect();
+        (all, world.backend.device_bytes())
+    };
+    let (fused, taken) = clocked(cuda());
+    assert!(fused.iter().all(|ns| *ns > 0 && *ns == fused[0]), "every step has the launches of one program: {fused:?}");
+    let (unfused, _) = clocked(CudaBackend::unfused(Emulator::default()));
+    assert!(unfused[0] > fused[0], "{unfused:?} and {fused:?}");
+    assert!(taken.available().is_some_and(|bytes| *bytes > 0), "{taken:?}");
+    let mut world = World::new(ReferenceBackend::new(), Rounding::F32);
+    assert!(story(&mut world).0.iter().all(|out| out.device_ns.is_none()), "nothing here has a clock of its own");
+    assert!(world.backend.device_bytes().available().is_none());
+}
+
+#[test]
+fn a_step_is_its_launches_and_each_of_them_can_be_timed_alone() {
+    let mut w = World::new(cuda(), Rounding::F32);
+    let batch = w.batch(0, 9);
+    let (mut before, mut after) = (StepOutput::default(), StepOutput::default());
+    w.backend.run(w.exe, &batch, &mut before).unwrap();
+    let carried = w.backend.carried(w.exe).unwrap();
+    assert!(carried.iter().all(|c| !c.calls.is_empty() && !c.key.is_empty()));
+    assert!(carried.windows(2).all(|two| two[0].calls.start <= two[1].calls.start), "in the order of the plan");
+    let all: Vec<usize> = (0..carried.len()).collect();
+    for places in all.chunks(1).chain([&all[..]]) {
+        let part = w.backend.part(w.exe, places).unwrap();
+        assert_eq!(w.backend.time_part(w.exe, part, &batch).unwrap(), places.len() as u64);
+        w.backend.forget_part(part);
+    }
+    w.backend.run(w.exe, &batch, &mut after).unwrap();
+    assert_eq!(after.rows, before.rows, "the step does not go on from what its parts left behind");
+    assert!(w.backend.part(w.exe, &[carried.len()]).is_err());
+}
+
+#[test]
+fn every_ceiling_is_measured_where_the_device_has_the_instructions() {
+    let effort = Effort { read_bytes: 1 << 12, rounds: 3, product_rounds: 1 };
+    let found = ceilings::of(&mut Emulator::default(), effort).unwrap();
+    let products = found.products.available().unwrap();
+    for samples in [&found.read, &found.flops, products] {
+        assert_eq!(samples.len(), 7);
+        assert!(samples.iter().all(|s| s.ns == 1 && s.amount == samples[0].amount && s.amount > 0));
+    }
+    assert_eq!((found.working_set_bytes, found.read[0].amount), (1 << 12, 1 << 12));
+    // Two multiprocessors, two warpgroups, eight products of 64 by 256 by 16.
+    assert_eq!(products[0].amount, 2 * 2 * 8 * 2 * 64 * 256 * 16);
 }
 
 #[test]

@@ -79,7 +79,9 @@ impl Engine {
     ) -> Result<(), EngineError> {
         let mut parts =
             Parts { backend: &mut *self.backend, storage: &mut *self.storage, sequences: &mut self.sequences };
-        let mut rows = self.runner.run(decision, &mut parts, run)?;
+        let out = self.runner.run(decision, &mut parts, run)?;
+        report.device_ns = out.device_ns;
+        let mut rows = &mut out.rows[..];
         self.scheduler.advance(decision);
         self.counters.steps += 1;
         self.counters.layer_rows += decision.rows() as u64;

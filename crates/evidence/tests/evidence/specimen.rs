@@ -194,6 +194,7 @@ fn samples() -> Samples<TimedRound> {
     let round = |round: u32, prefill_ms: u64| TimedRound {
         emitted: emitted(round),
         timing: Timing {
+            device: None,
             setup_ns: 1_000_000,
             prefill_ns: prefill_ms * 1_000_000,
             token_ns: vec![10_000_000, 11_000_000, 9_000_000, 10_000_000],

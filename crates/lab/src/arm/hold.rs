@@ -1,8 +1,9 @@
 //! What an arm process holds: the model, the engine or the peer, the requests that it ran, and the gate.
 
-use std::path::PathBuf;
-use tare_core::Fault;
+use std::path::{Path, PathBuf};
+use tare_core::{Fault, Reading};
 use tare_cpu::{CpuConfig, detect_isa};
+use tare_cuda::nvml::DeviceState;
 use tare_evidence::gate::{GateReport, Judgement};
 use tare_evidence::record::Memory;
 use tare_evidence::samples::RowTokens;
@@ -16,6 +17,7 @@ use crate::clock::{Baton, Timed, Turns};
 use crate::delay::Delay;
 use crate::facts::ArmFacts;
 use crate::gate::{Gate, Run};
+use crate::peers::entry;
 use crate::reference::ReferenceStore;
 use crate::rig::Rig;
 use crate::study::ArmSpec;
@@ -30,6 +32,8 @@ pub struct Home {
     pub folder: PathBuf,
     /// Kept reference scores.
     pub references: PathBuf,
+    /// Kernels compiled for a device.
+    pub kernels: PathBuf,
     /// What this process is.
     pub build: BuildInfo,
     /// Threads when an arm does not say.
@@ -46,16 +50,29 @@ pub struct Held<'m> {
     warmups: Vec<Timed>,
     live: Option<Turns>,
     done: Option<Timed>,
+    /// What the device did right after the timed request.
+    device: Option<Reading<DeviceState>>,
     facts: ArmFacts,
 }
 
-/// The rig that an arm asks for on this host.
+/// The rig that an arm asks for on this host, with `threads` when it names none; `kernels` is the folder of kernels that
+/// were compiled for a device.
 ///
 /// # Errors
-/// When the plan, the class, the level or the context does not suit the model or the host.
-pub fn rig<'m>(arm: &ArmSpec, model: &'m Model, request: &ClockedRequest, threads: usize) -> Result<Rig<'m>, LabError> {
+/// When the plan, the class, the backend, the level or the context does not suit the model, the peer or the host.
+pub fn rig<'m>(
+    arm: &ArmSpec,
+    model: &'m Model,
+    request: &ClockedRequest,
+    (threads, kernels): (usize, &Path),
+) -> Result<Rig<'m>, LabError> {
     if arm.peer.is_some() && arm.delay.is_some() {
         return Err(Fault::new("delay", "nothing: no delay can be planted in a peer", "a delay").into());
+    }
+    let on = On::named(arm.backend(), kernels)?;
+    if let Some(peer) = arm.peer.as_deref().map(entry).transpose()?.filter(|peer| peer.backend != on.name()) {
+        let expected = format!("{}, on which {} computes", peer.backend, peer.name);
+        return Err(Fault::new("backend", expected, on.name()).into());
     }
     let limit = model.config().max_positions;
     let context = request.total_tokens();
@@ -65,16 +82,20 @@ pub fn rig<'m>(arm: &ArmSpec, model: &'m Model, request: &ClockedRequest, thread
     }
     // A peer's own class is read out of it; the rig is that of its judge.
     let class = if arm.peer.is_some() { Class::by_name("f32")? } else { classes::choose(model, arm.class.as_deref())? };
-    Ok(Rig {
+    let rig = Rig {
         model,
-        on: On::Cpu,
+        max_rows: on.max_rows(),
+        on,
         cpu: CpuConfig { threads: arm.threads.unwrap_or(threads), isa: levels(arm.isa.as_deref())?, pin: true },
         plan: PlanSpec::find(arm.plan.as_deref().unwrap_or(PlanSpec::DEFAULT))?,
         class,
         context,
-        max_rows: On::Cpu.max_rows(),
         delay: arm.delay.as_ref().map(planted).transpose()?,
-    })
+    };
+    if rig.delay.is_some() {
+        rig.can_be_taken_apart()?;
+    }
+    Ok(rig)
 }
 
 /// A delay by the name of its group.
@@ -99,7 +120,7 @@ impl<'m> Held<'m> {
     /// # Errors
     /// When the arm cannot be made.
     pub fn new(load: &Load, model: &'m Model, home: &Home) -> Result<Self, LabError> {
-        let rig = rig(&load.arm, model, &load.request, home.threads)?;
+        let rig = rig(&load.arm, model, &load.request, (home.threads, &home.kernels))?;
         let mut subject = Subject::new(load.arm.peer.as_deref(), &rig, &load.model, &home.folder)?;
         let facts = subject.facts(&rig, &load.request, home)?;
         Ok(Self {
@@ -110,6 +131,7 @@ impl<'m> Held<'m> {
             warmups: Vec::new(),
             live: None,
             done: None,
+            device: None,
             facts,
         })
     }
@@ -159,6 +181,7 @@ impl<'m> Held<'m> {
     pub fn finish(&mut self) -> Result<(), LabError> {
         let live = self.live.take().ok_or_else(no_request)?;
         self.done = Some(live.end(self.subject.runner())?);
+        self.device = self.rig.on.device_state();
         Ok(())
     }
 
@@ -179,7 +202,7 @@ impl<'m> Held<'m> {
         // Before the judges take memory of their own.
         let memory = self.subject.memory(&timed);
         let report = self.report(&timed, full)?;
-        Ok(release(report, timed, memory)?)
+        Ok(Judged { device: self.device.take(), ..release(report, timed, memory)? })
     }
 
     fn report(&mut self, timed: &Timed, full: bool) -> Result<GateReport, LabError> {
@@ -199,14 +222,14 @@ fn release(report: GateReport, timed: Timed, memory: Memory) -> Result<Judged, F
     let rows = timed.rows.available().copied();
     Ok(match report.judge()? {
         Judgement::Passed(gate) => {
-            Judged { gate: gate.report().clone(), tokens, timing: Some(timed.timing()), memory, rows }
+            Judged { gate: gate.report().clone(), tokens, timing: Some(timed.timing()), memory, rows, device: None }
         }
         Judgement::Failed(gate) => {
             // A line has no way to say that a logit is no number; the misses say which.
             let finite = tokens.logits.iter().all(|l| l.is_finite());
             let logits = if finite { tokens.logits } else { Vec::new() };
             let tokens = RowTokens { ids: tokens.ids, logits };
-            Judged { gate: gate.report().clone(), tokens, timing: None, memory, rows }
+            Judged { gate: gate.report().clone(), tokens, timing: None, memory, rows, device: None }
         }
     })
 }
@@ -219,8 +242,31 @@ fn no_request() -> LabError {
 mod tests {
     use super::*;
     use crate::arm::protocol::{Answer, line, parse};
-    use tare_core::Reading;
+    use crate::work::Lengths;
     use tare_evidence::gate::{Check, Miss};
+
+    #[test]
+    fn an_arm_runs_where_it_says_or_is_refused() {
+        let model = Model::open("synthetic:qwen3-tiny?format=f32").unwrap();
+        let lengths = Lengths { depth: 0, prompt_tokens: 3, output_tokens: 2 };
+        let request = ClockedRequest::drawn(lengths, model.config().vocab, 1).unwrap();
+        let of = |arm: &ArmSpec| rig(arm, &model, &request, (2, Path::new("kernels"))).map(|rig| rig.on);
+        let named = |backend: Option<&str>, peer: Option<&str>| ArmSpec {
+            backend: backend.map(str::to_string),
+            peer: peer.map(str::to_string),
+            ..ArmSpec::default()
+        };
+        assert_eq!(of(&named(None, None)).unwrap(), On::Cpu);
+        let On::Cuda(config) = of(&named(Some("cuda"), None)).unwrap() else { panic!("on the processor") };
+        assert_eq!(config.cache.as_deref(), Some(Path::new("kernels")));
+        assert!(of(&named(Some("cuda"), Some("llama.cpp-cuda"))).is_ok());
+        let elsewhere = of(&named(None, Some("llama.cpp-cuda"))).unwrap_err().to_string();
+        assert!(elsewhere.contains("cuda, on which llama.cpp-cuda computes, found cpu"), "{elsewhere}");
+        assert!(of(&named(Some("gpu"), None)).unwrap_err().to_string().contains("cpu or cuda"));
+        let delay = Some(tare_evidence::identity::Delay { group: "down".into(), percent: 5.0 });
+        let said = of(&ArmSpec { delay, ..named(Some("cuda"), None) }).unwrap_err().to_string();
+        assert!(said.contains("taken apart"), "{said}");
+    }
 
     /// What leaves for a request whose gate has these misses.
     fn left(logits: &[f32], misses: usize) -> Judged {
@@ -236,6 +282,7 @@ mod tests {
             ids: vec![1, 2],
             logits: logits.to_vec(),
             rows: Reading::unavailable("a test"),
+            device: None,
         };
         let miss = Miss { check: "x".into(), at: "token 1".into(), expected: "1".into(), found: "NaN".into() };
         let check = Check { name: "x".into(), compared: 2, max_error: 0.0, limit: 0.0 };

@@ -5,7 +5,8 @@
 //! misread raises [`VERSION`].
 
 use serde::{Deserialize, Serialize};
-use tare_core::Fault;
+use tare_core::{Fault, Reading};
+use tare_cuda::nvml::DeviceState;
 use tare_evidence::gate::GateReport;
 use tare_evidence::record::Memory;
 use tare_evidence::samples::{RowTokens, Timing};
@@ -107,6 +108,9 @@ pub struct Judged {
     pub memory: Memory,
     /// Rows that went through the layers and the head, when the engine counts them.
     pub rows: Option<(u64, u64)>,
+    /// What the device did right after the request; left out where there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<Reading<DeviceState>>,
 }
 
 impl Ask {

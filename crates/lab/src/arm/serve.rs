@@ -1,12 +1,14 @@
 //! The arm's side of the lines: a loop over questions.
 
 use std::io::{BufRead, Write};
+use std::path::Path;
 use tare_core::Fault;
-use tare_model::Model;
+use tare_model::{Model, ModelError};
 
 use crate::LabError;
 use crate::arm::hold::{Held, Home};
 use crate::arm::protocol::{Answer, Ask, Load, VERSION, line, parse};
+use crate::digests::DigestStore;
 
 /// Answers questions until there are no more. A question that cannot be answered is answered with why; what it was about
 /// is over then, but the loop goes on, so that the campaign ends the process in its own order.
@@ -41,7 +43,7 @@ fn hold(
     next: &mut dyn FnMut() -> Result<Option<Ask>, LabError>,
     say: &mut dyn FnMut(&Answer) -> Result<(), LabError>,
 ) -> Result<(), LabError> {
-    let model = match Model::open(&load.model) {
+    let model = match open(&load.model, home) {
         Ok(model) => model,
         Err(e) => return say(&failed(&e)),
     };
@@ -68,6 +70,16 @@ fn hold(
         say(&answer)?;
     }
     Ok(())
+}
+
+/// The model, with the digest of its values from an earlier process where the file is the one of before.
+fn open(spec: &str, home: &Home) -> Result<Model, ModelError> {
+    let model = Model::open(spec)?;
+    if model.file().is_some() {
+        let digest = DigestStore::at(&home.folder).of("values 1", Path::new(spec), || model.values_digest())?;
+        model.trust_values_digest(digest);
+    }
+    Ok(model)
 }
 
 fn hello(protocol: u32, home: &Home) -> Answer {

@@ -180,7 +180,7 @@ mod tests {
         let unknown = || Reading::unavailable("a test");
         let source = Source { tree_sha256: unknown(), commit: unknown(), dirty: Reading::unavailable("a test") };
         let build = BuildInfo { software, source, binary_sha256: "0".into() };
-        Home { folder: folder.into(), references: folder.into(), build, threads: 4 }
+        Home { folder: folder.into(), references: folder.into(), kernels: folder.into(), build, threads: 4 }
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use tare_core::{Fault, Reading};
 use tare_evidence::Utc;
-use tare_evidence::floor::Resource;
+use tare_evidence::floor::{Ceiling, Resource};
 use tare_probe::Quietness;
 
 use crate::arm::process::Lost;
@@ -94,4 +94,18 @@ pub struct CeilingPass {
     pub pages: String,
     /// Amount and nanoseconds of every sample, or why there is none.
     pub samples: Reading<Vec<(u64, u64)>>,
+}
+
+impl From<Ceiling> for CeilingPass {
+    fn from(c: Ceiling) -> Self {
+        let samples = c.samples.map(|all| all.into_iter().map(|s| (s.amount, s.ns)).collect());
+        Self {
+            name: c.name,
+            resource: c.resource,
+            threads: c.threads,
+            working_set_bytes: c.working_set_bytes,
+            pages: c.pages,
+            samples,
+        }
+    }
 }

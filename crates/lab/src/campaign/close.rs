@@ -56,6 +56,8 @@ impl Closing<'_> {
         let opened = journal.opened()?;
         let judged: Vec<&Judged> = rounds.iter().map(|r| &r.slots[i]).collect();
         let memory: Vec<_> = judged.iter().map(|j| j.memory.clone()).collect();
+        let device: Vec<_> = judged.iter().filter_map(|j| j.device.clone()).collect();
+        let clocked = judged.iter().all(|j| j.timing.as_ref().is_some_and(|t| t.device.is_some()));
         let mut config = facts.config.clone();
         config["rounds"] = json!(rounds.len());
         Ok(Record::seal(Draft {
@@ -71,7 +73,7 @@ impl Closing<'_> {
             work: facts.work.clone(),
             arm: facts.arm.clone(),
             provenance: Provenance {
-                host: host::describe(self.host, rounds.last().map(|r| &r.quiet))?,
+                host: host::describe(self.host, rounds.last().map(|r| &r.quiet), &device)?,
                 software: facts.build.software.clone(),
                 source: facts.build.source.clone(),
                 binary_sha256: facts.build.binary_sha256.clone(),
@@ -79,7 +81,7 @@ impl Closing<'_> {
             },
             plan: facts.plan.clone(),
             method: Method {
-                timing_contract: timing_contract(),
+                timing_contract: timing_contract(clocked),
                 scheme: self.plan.design.name().into(),
                 order: rounds.iter().map(|r| self.order(r, i)).collect(),
                 planned_rounds: rounds.len() as u32,
@@ -149,6 +151,7 @@ fn busy(q: &Quietness) -> Option<String> {
 
 fn timed_rounds(judged: &[&Judged]) -> Vec<TimedRound> {
     let none = || Timing {
+        device: None,
         setup_ns: 0,
         prefill_ns: 0,
         token_ns: Vec::new(),
@@ -248,6 +251,7 @@ mod tests {
 
     fn timing() -> Timing {
         Timing {
+            device: None,
             setup_ns: 1,
             prefill_ns: 1,
             token_ns: vec![1],
@@ -283,6 +287,7 @@ mod tests {
                 kv_bytes: none(),
             },
             rows: None,
+            device: None,
         }
     }
 

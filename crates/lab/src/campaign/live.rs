@@ -16,6 +16,8 @@ use crate::campaign::bench::{Bench, CeilingPass, LiveArm};
 use crate::clock::Baton;
 use crate::facts::ArmFacts;
 use crate::floor::{BYTE_CEILING, FLOP_CEILING};
+use crate::host::device_ceilings;
+use crate::on::On;
 use crate::study::ArmSpec;
 use crate::work::ClockedRequest;
 
@@ -40,6 +42,8 @@ pub struct Start {
 /// The world of a campaign on this host.
 pub struct LiveBench {
     starts: Vec<Start>,
+    /// Where every arm computes.
+    on: On,
     request: ClockedRequest,
     host: Host,
     go_on: GoOn,
@@ -54,13 +58,20 @@ impl std::fmt::Debug for LiveBench {
 }
 
 impl LiveBench {
-    /// A world in which `starts` run `request`.
+    /// A world in which `starts` run `request`; `kernels` is the folder of kernels that were compiled for a device.
     ///
     /// # Errors
-    /// When a binary or a model file cannot be read.
-    pub fn new(starts: Vec<Start>, request: ClockedRequest, host: Host, go_on: GoOn) -> Result<Self, Fault> {
+    /// When a binary or a model file cannot be read, or the arms name no backend that there is.
+    pub fn new(
+        starts: Vec<Start>,
+        request: ClockedRequest,
+        host: Host,
+        kernels: &Path,
+        go_on: GoOn,
+    ) -> Result<Self, Fault> {
         let sources = sources(&starts)?;
-        Ok(Self { starts, request, host, go_on, sampler: None, sources })
+        let on = On::named(starts.first().map_or("cpu", |s| s.spec.backend()), kernels)?;
+        Ok(Self { starts, on, request, host, go_on, sampler: None, sources })
     }
 
     /// What identifies each arm's binary and model file, by label.
@@ -113,6 +124,11 @@ impl Bench for LiveBench {
     }
 
     fn ceilings(&mut self, facts: &ArmFacts) -> Vec<CeilingPass> {
+        if let On::Cuda(config) = &self.on {
+            // Measured by a context that is gone again before an arm begins.
+            let measured = Reading::from(tare_cuda::ceilings::measure(config));
+            return device_ceilings(&measured).into_iter().map(CeilingPass::from).collect();
+        }
         let bytes = facts.streamed_bytes.available().copied().unwrap_or(UNKNOWN_STREAM);
         let host = &self.host;
         let sampler = self.sampler.get_or_insert_with(|| Sampler::new(host, facts.threads, bytes, SAMPLE_NS));

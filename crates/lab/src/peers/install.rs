@@ -10,9 +10,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use tare_core::{Fault, Reading, digest::sha256_hex};
+use tare_cuda::nvml;
 use tare_probe::Host;
 
-use super::registry::{Entry, Recipe};
+use super::registry::{Entry, Package, Recipe};
+use super::sources;
 use crate::LabError;
 use crate::build_info::file_sha256;
 
@@ -33,7 +35,7 @@ pub struct Installed {
     pub seconds: f64,
     /// Digest of the recipe and of the shim's sources.
     pub recipe_sha256: String,
-    /// The processor that it was built for.
+    /// The processor that it was built for, and the device.
     pub processor: String,
     /// The shim's executable, inside the folder.
     pub program: PathBuf,
@@ -82,8 +84,9 @@ pub fn found(entry: &Entry, home: &Path) -> Reading<Installed> {
     if here.recipe_sha256 != recipe_sha256(entry) {
         return Reading::unavailable(format!("installed by another recipe than this binary's; {again}"));
     }
-    if here.processor != processor() {
-        return Reading::unavailable(format!("built for {}, this is {}; {again}", here.processor, processor()));
+    let processor = processor(entry);
+    if here.processor != processor {
+        return Reading::unavailable(format!("built for {}, this is {processor}; {again}", here.processor));
     }
     let shim = here.arguments.first().unwrap_or(&here.program);
     match file_sha256(&here.folder.join(shim)) {
@@ -92,7 +95,8 @@ pub fn found(entry: &Entry, home: &Path) -> Reading<Installed> {
     }
 }
 
-/// Installs `entry` under `home`; what is there already and usable is left as it is.
+/// Installs `entry` under `home`; what is there already and usable is left as it is. `carried` is an archive that [`pack`]
+/// wrote: nothing is downloaded then, and the build tools are those of this host.
 ///
 /// `go_on` is told each step and how long it has run, and asked several times a second: false ends it with nothing kept.
 ///
@@ -101,6 +105,7 @@ pub fn found(entry: &Entry, home: &Path) -> Reading<Installed> {
 pub fn install(
     entry: &Entry,
     home: &Path,
+    carried: Option<&Path>,
     go_on: &mut dyn FnMut(&str, Duration) -> bool,
 ) -> Result<Installed, LabError> {
     if let Reading::Available(here) = found(entry, home) {
@@ -113,7 +118,7 @@ pub fn install(
     let staging = Staging::make(entry, home)?;
     let mut work = Work { entry, folder: &staging.0, go_on };
     let (program, arguments) = match entry.recipe {
-        Recipe::CMake { requirement, sha256, folder, tools } => work.build(requirement, sha256, folder, tools)?,
+        Recipe::CMake { from, options } => work.build(from, options, carried)?,
         Recipe::Python { requirements } => work.environment(requirements)?,
         Recipe::Cargo => work.cargo()?,
         Recipe::Server | Recipe::LeftOut { .. } => {
@@ -128,7 +133,7 @@ pub fn install(
         version: entry.version.into(),
         seconds: start.elapsed().as_secs_f64(),
         recipe_sha256: recipe_sha256(entry),
-        processor: processor(),
+        processor: processor(entry),
         program,
         arguments,
         shim_sha256,
@@ -138,14 +143,43 @@ pub fn install(
     Ok(done)
 }
 
+/// Downloads the sources of `entry` and packs the part of them that a build needs into `archive`, for a host that reaches
+/// no registry. Gives the number of files. `go_on` as in [`install`].
+///
+/// # Errors
+/// When the entry is not built from sources of a package, a step fails, a digest is another one, or `go_on` said no.
+pub fn pack(
+    entry: &Entry,
+    home: &Path,
+    archive: &Path,
+    go_on: &mut dyn FnMut(&str, Duration) -> bool,
+) -> Result<usize, LabError> {
+    let Recipe::CMake { from, .. } = entry.recipe else {
+        return Err(Fault::new(entry.name, "a peer that is built from sources of a package", "another recipe").into());
+    };
+    let staging = Staging::make(entry, home)?;
+    let mut work = Work { entry, folder: &staging.0, go_on };
+    let (_, root) = work.fetch(from)?;
+    let files = sources::files(&root, from)?;
+    let packed = staging.0.join("needed.tar.gz");
+    let names: Vec<String> = files.iter().map(|f| f.to_string_lossy().into_owned()).collect();
+    let names: Vec<&str> =
+        [packed.to_str().unwrap_or_default()].into_iter().chain(names.iter().map(String::as_str)).collect();
+    work.run_in(&root, "packing them", Path::new("python3"), &words("-m tarfile -c", &names))?;
+    fs::copy(&packed, archive).map_err(|e| disk(archive, &e))?;
+    Ok(files.len())
+}
+
 /// Digest of everything that decides what an install becomes.
 fn recipe_sha256(entry: &Entry) -> String {
     sha256_hex(format!("{} {:?} {:?}", entry.version, entry.recipe, entry.sources).as_bytes())
 }
 
-fn processor() -> String {
+/// What `entry` is built and tuned for: this processor, and the device where it uses one.
+pub(super) fn processor(entry: &Entry) -> String {
     let host = Host::read();
-    format!("{} {}", host.arch, host.cpu.model_name)
+    let processor = format!("{} {}", host.arch, host.cpu.model_name);
+    if entry.backend == "cpu" { processor } else { format!("{processor}, {}", nvml::name(0)) }
 }
 
 fn disk(path: &Path, error: &std::io::Error) -> Fault {
@@ -203,36 +237,52 @@ struct Work<'a> {
 type Start = (PathBuf, Vec<PathBuf>);
 
 impl Work<'_> {
-    fn build(&mut self, requirement: &str, sha256: &str, sources: &str, tools: &[&str]) -> Result<Start, LabError> {
+    fn build(&mut self, from: &Package, options: &[&str], carried: Option<&Path>) -> Result<Start, LabError> {
         self.write_sources()?;
-        let python = self.venv("tools")?;
-        let bin = self.folder.join("tools/bin");
-        self.run("installing the build tools", &python, &words("-m pip install --quiet", tools))?;
-        let package = requirement.split("==").next().unwrap_or(requirement);
-        let download = words(
-            "-m pip download --quiet --no-deps --no-build-isolation --dest archive --no-binary",
-            &[package, requirement],
-        );
-        self.run(&format!("downloading the sources in {requirement}"), &python, &download)?;
-        let archive = self.only_file("archive")?;
-        let digest = file_sha256(&archive).map_err(|e| disk(&archive, &e))?;
-        if digest != sha256 {
-            return Err(Fault::new(archive.display().to_string(), format!("SHA-256 {sha256}"), digest).into());
-        }
-        let unpack = words("-m tarfile -e", &[&archive.to_string_lossy(), "unpacked"]);
-        self.run("unpacking them", &python, &unpack)?;
-        let source = format!("-DLLAMA_SOURCE={}", self.folder.join("unpacked").join(sources).display());
-        let ninja = format!("-DCMAKE_MAKE_PROGRAM={}", bin.join("ninja").display());
-        let cmake = bin.join("cmake");
-        let configure = words("-G Ninja -S . -B build -DCMAKE_BUILD_TYPE=Release", &[&source, &ninja]);
+        // Where the tools lie; those of this host are found by their names.
+        let (tools, root) = match carried {
+            None => self.fetch(from)?,
+            Some(archive) => (PathBuf::new(), self.unpack(archive, Path::new("python3"))?),
+        };
+        sources::check(&root, from)?;
+        let source = format!("-DLLAMA_SOURCE={}", root.display());
+        let ninja = format!("-DCMAKE_MAKE_PROGRAM={}", tools.join("ninja").display());
+        let cmake = tools.join("cmake");
+        let more: Vec<&str> = [source.as_str(), &ninja].into_iter().chain(options.iter().copied()).collect();
+        let configure = words("-G Ninja -S . -B build -DCMAKE_BUILD_TYPE=Release", &more);
         self.run("configuring", &cmake, &configure)?;
-        self.run("compiling for this processor (minutes)", &cmake, &words("--build build", &[]))?;
+        self.run("compiling for this host (minutes)", &cmake, &words("--build build", &[]))?;
         fs::rename(self.folder.join("build/shim"), self.folder.join("shim")).map_err(|e| disk(self.folder, &e))?;
-        for spent in ["build", "unpacked", "archive", "tools"] {
-            let path = self.folder.join(spent);
-            fs::remove_dir_all(&path).map_err(|e| disk(&path, &e))?;
+        let spent = ["build", "unpacked", "archive", "tools"].map(|name| self.folder.join(name));
+        for path in spent.iter().filter(|path| path.exists()) {
+            fs::remove_dir_all(path).map_err(|e| disk(path, &e))?;
         }
         Ok(("shim".into(), vec![]))
+    }
+
+    /// Installs the build tools and downloads the sources; gives the folders of both.
+    fn fetch(&mut self, from: &Package) -> Result<(PathBuf, PathBuf), LabError> {
+        let python = self.venv("tools")?;
+        self.run("installing the build tools", &python, &words("-m pip install --quiet", from.tools))?;
+        let package = from.requirement.split("==").next().unwrap_or(from.requirement);
+        let download = words(
+            "-m pip download --quiet --no-deps --no-build-isolation --dest archive --no-binary",
+            &[package, from.requirement],
+        );
+        self.run(&format!("downloading the sources in {}", from.requirement), &python, &download)?;
+        let archive = self.only_file("archive")?;
+        let digest = file_sha256(&archive).map_err(|e| disk(&archive, &e))?;
+        if digest != from.sha256 {
+            return Err(Fault::new(archive.display().to_string(), format!("SHA-256 {}", from.sha256), digest).into());
+        }
+        Ok((self.folder.join("tools/bin"), self.unpack(&archive, &python)?.join(from.folder)))
+    }
+
+    fn unpack(&mut self, archive: &Path, python: &Path) -> Result<PathBuf, LabError> {
+        let archive = std::path::absolute(archive).map_err(|e| disk(archive, &e))?;
+        let unpack = words("-m tarfile -e", &[&archive.to_string_lossy(), "unpacked"]);
+        self.run("unpacking the sources", python, &unpack)?;
+        Ok(self.folder.join("unpacked"))
     }
 
     fn environment(&mut self, requirements: &[&str]) -> Result<Start, LabError> {
@@ -281,14 +331,19 @@ impl Work<'_> {
         }
     }
 
-    /// Runs one step in the folder, its output in the log. It has a process group of its own, which is ended as a whole
-    /// when the step is given up.
+    /// Runs one step in the folder, its output in the log.
     fn run(&mut self, step: &str, program: &Path, arguments: &[String]) -> Result<(), LabError> {
+        self.run_in(self.folder, step, program, arguments)
+    }
+
+    /// Runs one step in `place`, its output in the log. It has a process group of its own, which is ended as a whole when
+    /// the step is given up.
+    fn run_in(&mut self, place: &Path, step: &str, program: &Path, arguments: &[String]) -> Result<(), LabError> {
         let log = self.folder.join(LOG);
         let out = File::options().create(true).append(true).open(&log).map_err(|e| disk(&log, &e))?;
         let err = out.try_clone().map_err(|e| disk(&log, &e))?;
         let mut command = Command::new(program);
-        command.args(arguments).current_dir(self.folder).process_group(0);
+        command.args(arguments).current_dir(place).process_group(0);
         let at = format!("installing {}: {step}", self.entry.name);
         let mut child = command.stdin(Stdio::null()).stdout(out).stderr(err).spawn().map_err(|e| {
             let remedy = format!("install {}", program.display());

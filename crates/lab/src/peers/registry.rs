@@ -11,6 +11,8 @@ pub struct Entry {
     pub version: &'static str,
     /// What it reads and what its figures can honestly be held against.
     pub about: &'static str,
+    /// What computes in it: `cpu` or `cuda`, as arms of a study name it.
+    pub backend: &'static str,
     /// How it comes here.
     pub recipe: Recipe,
     /// Why it may not be used although there is a shim: nobody has yet seen the shim's ids pass the gate.
@@ -22,23 +24,20 @@ pub struct Entry {
     pub candidates: &'static [&'static str],
     /// What its shim does not offer it although the engine, or tare beside it, can have it.
     pub without: &'static [&'static str],
-    /// Words of its log, any of which proves that its packed kernels run; empty when its log names no kernels.
+    /// Words of its log, any of which proves that its packed kernels run, or that a device has its weights; empty when its
+    /// log names neither.
     pub fast_marks: &'static [&'static str],
 }
 
 /// How a peer comes to this host.
 #[derive(Clone, Copy, Debug)]
 pub enum Recipe {
-    /// Sources inside a Python source package, built with CMake for this processor.
+    /// Sources inside a Python source package, built with CMake for this processor and this device.
     CMake {
-        /// The package, pinned.
-        requirement: &'static str,
-        /// SHA-256 of the package's archive.
-        sha256: &'static str,
-        /// Folder of the engine's sources inside the archive.
-        folder: &'static str,
-        /// Packages of the build tools, pinned.
-        tools: &'static [&'static str],
+        /// The sources.
+        from: &'static Package,
+        /// What CMake is told beside where the sources are.
+        options: &'static [&'static str],
     },
     /// Python packages in an environment of their own.
     Python {
@@ -56,6 +55,57 @@ pub enum Recipe {
     },
 }
 
+/// Sources of an engine inside a Python source package.
+#[derive(Clone, Copy, Debug)]
+pub struct Package {
+    /// The package, pinned.
+    pub requirement: &'static str,
+    /// SHA-256 of the package's archive.
+    pub sha256: &'static str,
+    /// Folder of the engine's sources inside the archive.
+    pub folder: &'static str,
+    /// What of that folder a build needs: files, folders with all that is in them, and by `FOLDER/*` the files of a folder
+    /// without its folders.
+    pub needed: &'static [&'static str],
+    /// SHA-256 over the names and bytes of what is needed: see [`super::sources::digest`].
+    pub needed_sha256: &'static str,
+    /// Packages of the build tools, pinned.
+    pub tools: &'static [&'static str],
+}
+
+/// Where llama.cpp comes from, whatever it is built for.
+const LLAMA_CPP: Package = Package {
+    requirement: "llama-cpp-python==0.3.36",
+    sha256: "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e",
+    folder: "llama_cpp_python-0.3.36/vendor/llama.cpp",
+    needed: &[
+        "CMakeLists.txt",
+        "LICENSE",
+        "cmake",
+        "include",
+        "src",
+        "vendor/CMakeLists.txt",
+        "vendor/hash",
+        "vendor/miniaudio",
+        "vendor/nlohmann",
+        "vendor/sheredom",
+        "vendor/stb",
+        "ggml/CMakeLists.txt",
+        "ggml/cmake",
+        "ggml/include",
+        "ggml/src/*",
+        "ggml/src/ggml-cpu",
+        "ggml/src/ggml-cuda",
+    ],
+    needed_sha256: "4278a8eac95f28e9b7e846012178b4ab0b1a022f5ee492f625722e835c80ffa5",
+    tools: &["cmake==4.4.5", "ninja==1.13.2", "scikit-build-core==1.1.2"],
+};
+
+const LLAMA_CPP_SHIM: &[(&str, &str)] = &[
+    ("CMakeLists.txt", include_str!("../../../../peers/llama_cpp/CMakeLists.txt")),
+    ("shim.cpp", include_str!("../../../../peers/llama_cpp/shim.cpp")),
+];
+
 /// The protocol of the Python shims.
 const PROTOCOL_PY: (&str, &str) = ("protocol.py", include_str!("../../../../peers/protocol.py"));
 
@@ -68,17 +118,10 @@ pub const ENTRIES: &[Entry] = &[
         name: "llama.cpp",
         version: "0.3.36",
         about: "reads the same .gguf file; packed weights meet int8 activations (w4a8, w8a8)",
-        recipe: Recipe::CMake {
-            requirement: "llama-cpp-python==0.3.36",
-            sha256: "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e",
-            folder: "llama_cpp_python-0.3.36/vendor/llama.cpp",
-            tools: &["cmake==4.4.5", "ninja==1.13.2", "scikit-build-core==1.1.2"],
-        },
+        backend: "cpu",
+        recipe: Recipe::CMake { from: &LLAMA_CPP, options: &[] },
         withheld: None,
-        sources: &[
-            ("CMakeLists.txt", include_str!("../../../../peers/llama_cpp/CMakeLists.txt")),
-            ("shim.cpp", include_str!("../../../../peers/llama_cpp/shim.cpp")),
-        ],
+        sources: LLAMA_CPP_SHIM,
         candidates: &[
             "{}",
             r#"{"flash":"off"}"#,
@@ -95,9 +138,22 @@ pub const ENTRIES: &[Entry] = &[
         fast_marks: &["REPACK model buffer", "AMX model buffer"],
     },
     Entry {
+        name: "llama.cpp-cuda",
+        version: "0.3.36",
+        about: "llama.cpp on an NVIDIA GPU: the same .gguf file; packed weights meet int8 activations (w4a8, w8a8)",
+        backend: "cuda",
+        recipe: Recipe::CMake { from: &LLAMA_CPP, options: &["-DGGML_CUDA=ON", "-DGGML_CUDA_NCCL=OFF"] },
+        withheld: None,
+        sources: LLAMA_CPP_SHIM,
+        candidates: &["{}", r#"{"sampling":"device"}"#, r#"{"ubatch":2048}"#, r#"{"threads":"half"}"#],
+        without: &["OpenMP (its own thread pool runs, which can rest)", UNPINNED],
+        fast_marks: &["CUDA0 model buffer"],
+    },
+    Entry {
         name: "transformers",
         version: "5.5.4",
         about: "reads a Hugging Face folder, BF16 or F32: compare with classes bf16 and f32 of the same folder",
+        backend: "cpu",
         recipe: Recipe::Python { requirements: &["torch==2.15.0", "transformers==5.5.4"] },
         withheld: Some("its shim has not been seen to pass the gate yet"),
         sources: &[PROTOCOL_PY, ("shim.py", include_str!("../../../../peers/transformers/shim.py"))],
@@ -109,6 +165,7 @@ pub const ENTRIES: &[Entry] = &[
         name: "candle",
         version: "0.11.1",
         about: "reads the same .gguf file (Qwen3); activations are rounded to int8 blocks (w4a8, w8a8), KV in F32",
+        backend: "cpu",
         recipe: Recipe::Cargo,
         withheld: Some("its shim has not been seen to pass the gate yet"),
         sources: &[
@@ -123,6 +180,7 @@ pub const ENTRIES: &[Entry] = &[
         name: "openai",
         version: "v1",
         about: "any server of the OpenAI API that takes token ids as the prompt: `tare clock --url`",
+        backend: "cpu",
         recipe: Recipe::Server,
         withheld: None,
         sources: &[],
@@ -134,6 +192,7 @@ pub const ENTRIES: &[Entry] = &[
         name: "openvino-genai",
         version: "-",
         about: "reads a folder exported for OpenVINO: other files and other packings of the same values",
+        backend: "cpu",
         recipe: Recipe::LeftOut {
             why: "no shim yet; its model server speaks the OpenAI API: clock that with `tare clock --url`",
         },
@@ -147,6 +206,7 @@ pub const ENTRIES: &[Entry] = &[
         name: "mistral.rs",
         version: "-",
         about: "a Rust engine on kernels of candle's family",
+        backend: "cpu",
         recipe: Recipe::LeftOut { why: "no shim: run its own server and clock it with `tare clock --url`" },
         withheld: None,
         sources: &[],
@@ -158,6 +218,7 @@ pub const ENTRIES: &[Entry] = &[
         name: "mlx",
         version: "-",
         about: "an engine for Apple GPUs that also has a CPU build",
+        backend: "cpu",
         recipe: Recipe::LeftOut {
             why: "its CPU build links the reference BLAS (2 to 3 GFLOP/s, 0.2 tok/s on a packed 0.6B model): a ratio to \
                   it says nothing",

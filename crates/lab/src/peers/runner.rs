@@ -116,6 +116,10 @@ impl PeerRunner {
         runner.settings["package"] = entry.version.into();
         runner.settings["without"] = json!(entry.without);
         runner.fast_marks = entry.fast_marks;
+        if entry.backend != "cpu" && !runner.proven() {
+            let expected = format!("a log that names {}", entry.fast_marks.join(" or "));
+            return Err(runner.wrong("load", expected, "none: the device does not have its weights".into()));
+        }
         Ok(runner)
     }
 
@@ -180,10 +184,15 @@ impl PeerRunner {
         if self.declared().is_some_and(|d| d.weight_bits >= 16.0) {
             return None;
         }
-        let proven = |mark: &&str| self.loaded.proof.iter().any(|line| line.contains(*mark));
         let marks = self.fast_marks;
-        (!marks.is_empty() && !marks.iter().any(proven))
+        (!marks.is_empty() && !self.proven())
             .then(|| format!("the log of {} names none of: {}", self.loaded.name, marks.join(", ")))
+    }
+
+    /// Whether a line of its log has any of the words that prove its fast path.
+    fn proven(&self) -> bool {
+        let named = |mark: &&str| self.loaded.proof.iter().any(|line| line.contains(*mark));
+        self.fast_marks.iter().any(named)
     }
 
     /// What a reader must be told of how it was set up: nobody tuned it here, or it runs without something.
@@ -267,7 +276,7 @@ impl Runner for PeerRunner {
         let ask = json!({ "op": "prefill", "prefix": request.prefix, "prompt": request.prompt });
         let answer = shim_answer(&mut self.shim, &ask, self.limits.prefill)?;
         let PrefillAnswer { setup_ns, ns, id, logit } = read(&self.shim, "prefill", answer)?;
-        Ok(Prefilled { setup_ns, first: Drawn { id, logit: self.logit(logit), ns } })
+        Ok(Prefilled { setup_ns, first: Drawn { id, logit: self.logit(logit), ns, device_ns: None } })
     }
 
     fn decode(&mut self, tokens: usize, out: &mut Vec<Drawn>) -> Result<(), LabError> {
@@ -280,7 +289,7 @@ impl Runner for PeerRunner {
             return Err(self.wrong("decode", format!("{tokens} tokens"), found));
         }
         let drawn = ids.into_iter().zip(logits).zip(ns);
-        out.extend(drawn.map(|((id, logit), ns)| Drawn { id, logit: self.logit(logit), ns }));
+        out.extend(drawn.map(|((id, logit), ns)| Drawn { id, logit: self.logit(logit), ns, device_ns: None }));
         Ok(())
     }
 

@@ -9,12 +9,13 @@ use std::time::{Duration, Instant};
 use tare_core::Fault;
 use tare_core::digest::sha256_hex;
 use tare_evidence::canonical;
-use tare_probe::Host;
 
+use super::install::processor;
 use super::registry::Entry;
 use super::runner::{Load, PeerRunner};
 use crate::LabError;
 use crate::build_info::file_sha256;
+use crate::digests::DigestStore;
 use crate::runner::Runner;
 use crate::work::{ClockedRequest, Lengths};
 
@@ -40,10 +41,9 @@ impl Place {
     /// # Errors
     /// When the model cannot be read.
     pub fn of(entry: &Entry, home: &Path, model: &Path, threads: usize) -> Result<Self, LabError> {
-        let host = Host::read();
-        let processor = format!("{} {}", host.arch, host.cpu.model_name);
+        let processor = processor(entry);
         let peer = format!("{} {}", entry.name, entry.version);
-        let model_sha256 = model_sha256(model)?;
+        let model_sha256 = DigestStore::at(home).of("file", model, || model_sha256(model))?;
         let key = sha256_hex(format!("{peer} {processor} {threads} {model_sha256}").as_bytes());
         let path = home.join("peers/tuned").join(format!("{}-{}.json", entry.name, &key[..16]));
         Ok(Self { path, peer, processor, most_threads: threads, model_sha256 })

@@ -239,7 +239,7 @@ pub(super) fn figures(
     })
 }
 
-fn middle(ns: &[u64]) -> Result<f64, Fault> {
+pub(super) fn middle(ns: &[u64]) -> Result<f64, Fault> {
     let values: Vec<f64> = ns.iter().map(|n| *n as f64).collect();
     median(&values).ok_or_else(|| Fault::new("turns", "at least one", "none"))
 }

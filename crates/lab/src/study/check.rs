@@ -134,6 +134,12 @@ impl Study {
             return Err(Fault::new("arms.label", "letters, digits, `.`, `_`, `-`", found));
         }
         for arm in candidates {
+            if arm.backend() != baseline.backend() {
+                let at = format!("arms.{}.backend", arm.label);
+                let expected = format!("{}, as in `{}`", baseline.backend(), baseline.label);
+                return Err(Fault::new(at, expected, arm.backend())
+                    .remedy("a campaign samples the ceilings of one backend: name it in every arm"));
+            }
             for (declares, name, of) in FIELDS.iter().filter(|f| !self.under_study.contains(&f.0)) {
                 let (a, b) = (of(baseline), of(arm));
                 if a != b {
@@ -203,6 +209,10 @@ mod tests {
         assert!(said.contains("arms.other.threads") && said.contains("under_study"), "{said}");
         let said = refused("under_study = [\"plan\"]", "under_study = []");
         assert!(said.contains("arms.other.plan: expected \"paged\", as in `base`, found \"kv-cache\""), "{said}");
+        let said = refused("plan = \"kv-cache\"", "plan = \"kv-cache\"\nbackend = \"cuda\"");
+        assert!(said.contains("arms.other.backend: expected cpu, as in `base`, found cuda"), "{said}");
+        let named = BASE.replace("plan = \"paged\"", "plan = \"paged\"\nbackend = \"cpu\"");
+        assert!(Study::parse(&named).is_ok(), "the backend that is meant when none is named");
         let said = refused("[\"plan\"]", "[\"plan\", \"class\"]");
         assert!(said.contains("what an arm differs in, found \"class\""), "{said}");
     }

@@ -1,7 +1,7 @@
 //! Replay: groups divide every plan, parts run what the step runs, floors add up, delays show.
 
 use tare_cuda::CudaConfig;
-use tare_lab::floor::{StepRows, call_costs, demands};
+use tare_lab::floor::{FLOP_CEILING, StepRows, call_costs, demands};
 use tare_lab::groups::{Group, groups};
 use tare_lab::replay::{Doing, Replaying, Warmth};
 use tare_lab::sensitivity::Probe;
@@ -105,7 +105,7 @@ fn another_answer_than_the_engines_is_refused() {
 fn what_the_calls_of_all_steps_need_is_what_the_request_needs() {
     let scene = Scene::new("synthetic:qwen3-tiny?format=w4g128", 7);
     let plan = scene.rig("paged").engine().unwrap().resolved()[0].plan.clone();
-    let demands = demands(&plan, &scene.request);
+    let demands = demands(&plan, &scene.request, FLOP_CEILING);
     let sum = |rows| -> Cost {
         let costs = call_costs(&plan, rows);
         groups(&plan).unwrap().iter().flat_map(|(_, calls)| calls.clone()).map(|c| costs[c]).sum()

@@ -201,6 +201,7 @@ impl LiveArm for ScriptedArm {
             },
             tokens: RowTokens { logits: vec![1.0; ids.len()], ids },
             timing: (!wrong && !is(Trouble::Mute)).then(|| Timing {
+                device: None,
                 setup_ns: 1,
                 prefill_ns: 100,
                 token_ns: vec![10; 8],
@@ -216,6 +217,7 @@ impl LiveArm for ScriptedArm {
                 kv_bytes: none(),
             },
             rows: None,
+            device: None,
         })
     }
 }

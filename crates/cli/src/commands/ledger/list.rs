@@ -87,7 +87,7 @@ impl Line {
 /// The host and the limits of the moment.
 fn present() -> Result<Present> {
     Ok(Present {
-        host_class_sha256: host::describe(&Host::read(), None)?.class_sha256,
+        host_class_sha256: host::describe(&Host::read(), None, &[])?.class_sha256,
         thresholds_version: Thresholds::built_in()?.version,
     })
 }

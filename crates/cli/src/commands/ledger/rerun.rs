@@ -35,7 +35,7 @@ pub(super) fn run(
     let ready = Ready::new(study(first, args)?, settings)?;
     // Before anything runs: another model may take as long, and its answer would be thrown away.
     let baseline = ledger.show(&first.body.pairs[0].baseline.id)?.record;
-    compare::same_work(&baseline.work, &ready.work()?).map_err(|e| {
+    compare::same_work(&baseline.work, &ready.work(settings)?).map_err(|e| {
         Fault::new("work", format!("that of {}", first.id), e.to_string()).remedy("name the model: --model")
     })?;
     let how =

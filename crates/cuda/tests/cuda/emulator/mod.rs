@@ -1,7 +1,7 @@
 //! A [`Device`] that runs the kernels of this crate on the host: the same text, compiled by the host's C++ compiler.
 //!
 //! Memory ends at a page that may not be touched, so that reading or writing past it stops the test. Launches run their
-//! threads in rising and falling order in turn.
+//! threads in rising and falling order in turn. Its clock counts launches, each as one nanosecond.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use libloading::Library;
 use tare_core::digest::sha256_hex;
-use tare_cuda::device::{Address, Device, GraphId, KernelId, Launch, TileMap, Tiled, failed};
+use tare_cuda::device::{Address, Device, Edge, GraphId, KernelId, Launch, Taken, TileMap, Tiled, failed};
 use tare_cuda::units::Unit;
 use tare_ops::{Isa, IsaSet, OpError};
 
@@ -51,6 +51,9 @@ pub(crate) struct Emulator {
     recorded: usize,
     memory: BTreeMap<u64, Mapping>,
     launched: usize,
+    taken: Taken,
+    /// What the clock read at the beginning and at the end.
+    read: (usize, usize),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -133,11 +136,13 @@ impl Device for Emulator {
         // Kernels load 16 bytes at most; the end is as near to the closed page as that allows.
         let address = at as u64 + (used - bytes.next_multiple_of(16).min(used)) as u64;
         self.memory.insert(address, Mapping { at, bytes: whole, asked: bytes });
+        self.taken.add(bytes);
         Ok(Address(address))
     }
 
     fn free(&mut self, at: Address) {
         let m = self.memory.remove(&at.0).expect("memory is freed once, and only what was allocated");
+        self.taken.give(m.asked);
         // SAFETY: mapped by `alloc`, and not used any more.
         unsafe { libc::munmap(m.at, m.bytes) };
     }
@@ -218,6 +223,22 @@ impl Device for Emulator {
 
     fn forget(&mut self, graph: GraphId) {
         self.graphs.remove(&graph.0);
+    }
+
+    fn tick(&mut self, edge: Edge) -> Result<(), OpError> {
+        match edge {
+            Edge::Begin => self.read.0 = self.launched,
+            Edge::End => self.read.1 = self.launched,
+        }
+        Ok(())
+    }
+
+    fn ticked_ns(&mut self) -> Result<Option<u64>, OpError> {
+        Ok(Some((self.read.1 - self.read.0) as u64))
+    }
+
+    fn memory(&self) -> Taken {
+        self.taken
     }
 }
 

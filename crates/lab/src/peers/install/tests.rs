@@ -6,6 +6,7 @@ const SCRIPT: Entry = Entry {
     name: "script",
     version: "1",
     about: "",
+    backend: "cpu",
     recipe: Recipe::Python { requirements: &[] },
     withheld: None,
     sources: &[("shim.py", "print(1)\n")],
@@ -25,7 +26,7 @@ fn placed(entry: &Entry, home: &Path) -> Installed {
         version: entry.version.into(),
         seconds: 0.0,
         recipe_sha256: recipe_sha256(entry),
-        processor: processor(),
+        processor: processor(entry),
         program: "python3".into(),
         arguments: vec![shim.into()],
         shim_sha256: file_sha256(&staging.0.join(shim)).unwrap(),
@@ -110,11 +111,11 @@ fn a_peer_that_is_left_out_says_why() {
     let home = tempfile::tempdir().unwrap();
     let mlx = super::super::entry("mlx").unwrap();
     assert!(why(found(mlx, home.path())).contains("reference BLAS"));
-    let error = install(mlx, home.path(), &mut |_, _| true).unwrap_err().to_string();
+    let error = install(mlx, home.path(), None, &mut |_, _| true).unwrap_err().to_string();
     assert!(error.contains("reference BLAS"), "{error}");
     let withheld = Entry { withheld: Some("not seen to pass"), ..SCRIPT };
     placed(&withheld, home.path());
     assert!(why(found(&withheld, home.path())).contains("not seen to pass"), "even when it is there");
-    let error = install(&withheld, home.path(), &mut |_, _| true).unwrap_err().to_string();
+    let error = install(&withheld, home.path(), None, &mut |_, _| true).unwrap_err().to_string();
     assert!(error.contains("not seen to pass"), "{error}");
 }
