@@ -202,6 +202,6 @@ impl<B: Shared> Backend for Tap<B> {
         launched: &mut Vec<Launched>,
     ) -> Result<(), OpError> {
         let mut tapped = self.lock();
-        tapped.cpu.run_apart(exe, batch, rows, out, launched)
+        tapped.backend.run_apart(exe, batch, rows, out, launched)
     }
 }
