@@ -26,7 +26,7 @@ impl Block {
         let sum = (half_sums[0] + half_sums[1]) as f32;
         let mut offsets = [0.0; 3];
         for (i, offset) in offsets.iter_mut().enumerate() {
-            *offset = scale.mul_add(sum, if at % (1 << i) == 0 { 0.0 } else { before[i] });
+            *offset = scale.mul_add(sum, if at.is_multiple_of(1 << i) { 0.0 } else { before[i] });
         }
         Self { codes, scale, half_sums, offsets }
     }

@@ -6,7 +6,6 @@
 
 use std::ops::Range;
 
-use half::bf16;
 use tare_core::Weight;
 use tare_formats::codec::dequantize_row;
 
@@ -25,7 +24,7 @@ const SCORE: f64 = 1.0 / 1_048_576.0;
 /// Relative limit of results that are no sums of both signs: norms, gated units, logarithms of sums of exponentials.
 const RELATIVE: f64 = 1.0 / 131_072.0;
 /// Rounding to BF16, as a share of the number.
-const BF16: f64 = 1.0 / 512.0;
+const BF16: f64 = 1.0 / 256.0;
 /// Numbers so small may be lost: units that multiply in BF16 need not keep those below the least normal one.
 const LOST: f64 = 1e-36;
 /// The steepest that `x / (1 + e^-x)` is.
@@ -109,7 +108,8 @@ impl Taken {
             let open = steps.enumerate().filter(|(_, by)| *by != 0.0).collect();
             return Self { value: x.value.clone(), open };
         }
-        let taken = |v: f64| if rounding == Rounding::Bf16 { bf16::from_f64(v).to_f64() } else { v };
+        // Numbers of a device are F32; where they are known, so is `v`.
+        let taken = |v: f64| if rounding == Rounding::Bf16 { f64::from(round_bf16(v as f32)) } else { v };
         let value: Vec<f64> = x.value.iter().map(|v| taken(*v)).collect();
         let apart = |i: usize| {
             let (v, limit) = (x.value[i], x.limit[i]);

@@ -204,30 +204,30 @@ unsafe fn sums<D: Dots, F: Coded, const M: usize>(
     // SAFETY: the caller's promise.
     unsafe {
         if center != 0 {
-            for m in 0..M {
+            for (m, sum) in sums.iter_mut().enumerate() {
                 let block = &*x.add(m);
                 let [low, up] = block.half_sums;
-                let sum = if runs.end - runs.start == 4 {
+                let of_x = if runs.len() == 4 {
                     low + up
                 } else if runs.start == 0 {
                     low
                 } else {
                     up
                 };
-                sums[m] = d.splat(-center * sum);
+                *sum = d.splat(-center * of_x);
             }
         }
         for run in runs {
             let codes = F::codes(d, codes, run);
-            for m in 0..M {
+            for (m, sum) in sums.iter_mut().enumerate() {
                 let block = &*x.add(m);
                 let four = block.codes.as_ptr().add(8 * run).cast::<i32>();
                 if F::BITS == 8 {
-                    sums[m] = d.dot_wide(sums[m], codes[0], four.read_unaligned());
-                    sums[m] = d.dot_wide(sums[m], codes[1], four.add(1).read_unaligned());
+                    *sum = d.dot_wide(*sum, codes[0], four.read_unaligned());
+                    *sum = d.dot_wide(*sum, codes[1], four.add(1).read_unaligned());
                 } else {
-                    sums[m] = d.dot(sums[m], codes[0], four.read_unaligned());
-                    sums[m] = d.dot(sums[m], codes[1], four.add(1).read_unaligned());
+                    *sum = d.dot(*sum, codes[0], four.read_unaligned());
+                    *sum = d.dot(*sum, codes[1], four.add(1).read_unaligned());
                 }
             }
         }
