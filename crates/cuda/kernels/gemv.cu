@@ -118,8 +118,6 @@ DEVICE void fill(const Source* sources, u32 begin, u32 end, u32 chunks, Slice* a
 // Two nibbles as the numbers 128 + nibble.
 DEVICE u32 nibbles(u32 word, int shift) { return (word >> shift & 0x000f000fu) | 0x43004300u; }
 
-DEVICE u32 word_of(const uint4& q, int i) { return i == 0 ? q.x : i == 1 ? q.y : i == 2 ? q.z : q.w; }
-
 // What a quant is more than itself where it is multiplied: 128 for each nibble, and the centre.
 #define MORE ((QUANT_BITS == 8 ? 17.0f * 128.0f : 128.0f) + CENTRE)
 

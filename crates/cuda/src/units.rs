@@ -13,6 +13,8 @@ const MATRIX: &str = include_str!("../kernels/matrix.cuh");
 const KV: &str = include_str!("../kernels/kv.cuh");
 const LINEAR_ARGS: &str = include_str!("../kernels/linear.cuh");
 const HEADS: &str = include_str!("../kernels/heads.cuh");
+const ATTENTION: &str = include_str!("../kernels/attention.cuh");
+const NORM: &str = include_str!("../kernels/norm.cuh");
 const SAMPLE: &str = include_str!("../kernels/sample.cuh");
 const FREE: &str = include_str!("../kernels/free.cuh");
 
@@ -62,7 +64,7 @@ impl Unit {
                 Self::over(format, "embedding", &[include_str!("../kernels/embedding.cu")], &["embedding"])
             }
             OpName::RmsNorm | OpName::HeadNorm => {
-                Self::plain("norm", &[include_str!("../kernels/norm.cu")], &["rms_norm", "head_norm"])
+                Self::plain("norm", &[NORM, include_str!("../kernels/norm.cu")], &["rms_norm", "head_norm"])
             }
             OpName::Rope => Self::plain("rope", &[include_str!("../kernels/rope.cu")], &["rope"]),
             OpName::SwiGlu => {
@@ -77,7 +79,7 @@ impl Unit {
                 Self::plain("kv_append", &[KV, include_str!("../kernels/kv_append.cu")], kernels)
             }
             OpName::Attention => {
-                Self::plain("attention", &[KV, include_str!("../kernels/attention.cu")], &["attention"])
+                Self::plain("attention", &[KV, ATTENTION, include_str!("../kernels/attention.cu")], &["attention"])
             }
             OpName::Sample => {
                 let kernels = &["sample_parts", "sample_finish"];
@@ -100,7 +102,7 @@ impl Unit {
                 Self::plain("attention_split", &parts, &["attention_split", "attention_heads"])
             }
             (OpName::RmsNorm, Method::Block) => {
-                Self::plain("norm_block", &[FREE, include_str!("../kernels/norm_block.cu")], &["rms_norm_block"])
+                Self::plain("norm_block", &[FREE, NORM, include_str!("../kernels/norm_block.cu")], &["rms_norm_block"])
             }
             (OpName::Sample, Method::Split) => {
                 let kernels = &["sample_split_parts", "sample_split_finish"];

@@ -5,8 +5,10 @@ mod compile;
 mod conformance;
 #[path = "../../../cpu/tests/decoder/mod.rs"]
 mod decoder;
+mod early;
 mod emulator;
 mod engine;
+mod neighbours;
 mod steps;
 mod tiles;
 
