@@ -44,7 +44,10 @@ const LINEAR: [&str; 6] =
 pub const GEMV: [(usize, &str); 3] = [(1, "gemv_1"), (8, "gemv_8"), (16, "gemv_16")];
 /// The same with the gated unit that two matrices feed.
 pub const GEMV_GATED: [(usize, &str); 3] = [(1, "gemv_gated_1"), (8, "gemv_gated_8"), (16, "gemv_gated_16")];
-const GEMVS: [&str; 6] = [GEMV[0].1, GEMV[1].1, GEMV[2].1, GEMV_GATED[0].1, GEMV_GATED[1].1, GEMV_GATED[2].1];
+/// The same for one row and a matrix of few outputs.
+pub(crate) const GEMV_HALVES: &str = "gemv_halves_1";
+const GEMVS: [&str; 7] =
+    [GEMV[0].1, GEMV[1].1, GEMV[2].1, GEMV_GATED[0].1, GEMV_GATED[1].1, GEMV_GATED[2].1, GEMV_HALVES];
 
 /// Matrices that one launch of a `few` kernel takes.
 pub(crate) const PARTS: usize = 3;

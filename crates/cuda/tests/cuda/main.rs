@@ -8,6 +8,7 @@ mod decoder;
 mod early;
 mod emulator;
 mod engine;
+mod halves;
 mod neighbours;
 mod steps;
 mod tiles;
