@@ -12,6 +12,7 @@ mod halves;
 mod neighbours;
 mod steps;
 mod tiles;
+mod times;
 
 use tare_cuda::CudaConfig;
 
