@@ -15,20 +15,6 @@
 // evidence: none yet
 // source: none
 
-struct AttentionArgs {
-    const Step* step;
-    const float* q;
-    float* out;
-    const u16* kv_of_head;  // [H]
-    Pool pool;
-    u32 q_stride;
-    u32 out_stride;
-    u32 layer;
-    u32 heads;
-    float scale;
-    u32 reserved;
-};
-
 #define ATTENTION_THREADS 256
 #define MOST_HEAD 256
 // Bytes of values that are staged at once.

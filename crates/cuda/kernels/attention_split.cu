@@ -52,37 +52,75 @@ DEVICE Job job(const u16* group) {
     return j;
 }
 
-// Brings near what a head goes through, which no launch of a step writes.
-DEVICE void expect(const SplitArgs& a, const Job& j) {
-    u32 e = a.heads.pool.head_size;
+// Pairs of neighbours that a lane has of each half of a head.
+#define TURNS (MOST_SPLIT_HEAD / 4 / LANES)
+
+// What a lane's part of a head goes through that no launch of a step writes: angles, and where a key or value is stored.
+struct Ahead {
+    float cosine[TURNS][2];
+    float sine[TURNS][2];
+    u64 slot;
+};
+
+// Loads it, and brings the weight of the norm near.
+DEVICE Ahead expect(const SplitArgs& a, const Row& row, const Job& j) {
+    Ahead ahead = {};
+    u32 e = a.heads.pool.head_size, lane = threadIdx.x % LANES;
     const float* norm = norm_of(a.heads, j.kind);
-    if (!j.works || j.kind == HEAD_V) return;
+    if (!j.works) return ahead;
     ROLLED
-    for (u32 i = threadIdx.x % LANES * 8; i < e; i += LANES * 8) {
-        if (norm) touch(norm + i);
-        if (i < e / 2) {
-            touch(a.heads.step->cosine + i);
-            touch(a.heads.step->sine + i);
-        }
+    for (u32 i = lane * 8; i < e && norm; i += LANES * 8) touch(norm + i);
+    UNROLL
+    for (u32 n = 0; n < TURNS; n++) {
+        u32 m = n * LANES + lane, first = a.heads.interleaved ? m : 2 * m, second = a.heads.interleaved ? m + e / 4 : 2 * m + 1;
+        if (m >= e / 4 || j.kind == HEAD_V) continue;
+        ahead.cosine[n][0] = a.heads.step->cosine[first], ahead.cosine[n][1] = a.heads.step->cosine[second];
+        ahead.sine[n][0] = a.heads.step->sine[first], ahead.sine[n][1] = a.heads.step->sine[second];
     }
+    if (j.kind == HEAD_Q) return ahead;
+    u32 place;
+    u64 page = page_of(a.heads.step, row, row.slot, &place);
+    ahead.slot = place_of(a.heads.pool, page, a.heads.layer, j.kind == HEAD_V, j.head, row.page_tokens, place);
+    return ahead;
 }
 
-// Norm, rotation and append for one row.
-DEVICE void prepare(const SplitArgs& a, const Row& row, const Job& j, bool stores, Meeting* shared) {
+// Norm, rotation and append for one row; queries, key and value go to shared memory. A half-warp takes a head, a lane of it
+// elements 2 m and 2 m + 1 and those half a head further.
+DEVICE void prepare(const SplitArgs& a, const Row& row, const Job& j, const Ahead& ahead, bool stores, Meeting* shared) {
     float(*scratch)[MOST_SPLIT_HEAD] = shared->o[0];
-    u32 half = threadIdx.x / LANES, e = a.heads.pool.head_size;
+    u32 half = threadIdx.x / LANES, e = j.works ? a.heads.pool.head_size : 0;
     float* xs = scratch[j.works ? half : GROUP_HEADS + 2];
-    take_head<MOST_SPLIT_HEAD>(a.heads, 0, j.kind, j.works ? j.head : 0, j.works ? e : 0, xs);
-    __syncthreads();
-    if (j.works && j.kind != HEAD_V) turn_head(a.heads, 0, xs);
-    __syncthreads();
-    ROLLED
-    for (u32 i = threadIdx.x % LANES * 2; i < MOST_SPLIT_HEAD && half < GROUP_HEADS + 2; i += LANES * 2) {
-        float x = j.works && i < e ? xs[i] : 0.0f, y = j.works && i < e ? xs[i + 1] : 0.0f;
-        if (j.kind == HEAD_Q) put_query(shared, half, i, x, y);
-        else *(u32*)((j.kind == HEAD_K ? shared->key : shared->value) + i) = to_bf16_pair(x, y);
+    take_head<MOST_SPLIT_HEAD>(a.heads, 0, j.kind, j.works ? j.head : 0, e, xs);
+    __syncwarp();
+    UNROLL
+    for (u32 n = 0; n < TURNS; n++) {
+        u32 i = 2 * (n * LANES + threadIdx.x % LANES);
+        bool there = i < e / 2;
+        // Where no element is there are zeros, as many.
+        u32 at[2] = {there ? i : e + 2 * (i - e / 2), there ? i + e / 2 : e + 2 * (i - e / 2) + 2};
+        float v[2][2] = {};
+        UNROLL
+        for (int k = 0; k < 2; k++)
+            if (there) v[k][0] = xs[at[k]], v[k][1] = xs[at[k] + 1];
+        if (j.kind != HEAD_V && a.heads.interleaved) {
+            UNROLL
+            for (int k = 0; k < 2; k++) turn_pair(&v[k][0], &v[k][1], ahead.cosine[n][k], ahead.sine[n][k]);
+        } else if (j.kind != HEAD_V) {
+            UNROLL
+            for (int k = 0; k < 2; k++) turn_pair(&v[0][k], &v[1][k], ahead.cosine[n][k], ahead.sine[n][k]);
+        }
+        UNROLL
+        for (int k = 0; k < 2; k++) {
+            if (half >= GROUP_HEADS + 2) continue;
+            if (j.kind == HEAD_Q) {
+                put_query(shared, half, at[k], v[k][0], v[k][1]);
+                continue;
+            }
+            u32 both = to_bf16_pair(v[k][0], v[k][1]);
+            *(u32*)((j.kind == HEAD_K ? shared->key : shared->value) + at[k]) = both;
+            if (there && stores) *(u32*)((u16*)row.pool + ahead.slot + at[k]) = both;
+        }
     }
-    if (j.works && j.kind != HEAD_Q && stores) store_head(a.heads, row, j.kind, j.head, xs);
     __syncthreads();
 }
 
@@ -168,11 +206,11 @@ DEVICE void split(const SplitArgs& a, Meeting* shared) {
     read_tile(a, row, cache, begin + warp * TILE_TOKENS, end, skip, &tile);
     if (WITH_HEADS) {
         Job j = job(group);
-        expect(a, j);
+        Ahead ahead = expect(a, row, j);
         await_previous();
         // Groups that share a kv head follow each other.
         bool first = which == 0 || *(group - (1 + GROUP_HEADS)) != group[0];
-        prepare(a, row, j, part == 0 && first, shared);
+        prepare(a, row, j, ahead, part == 0 && first, shared);
     } else {
         take_queries(a, t, group, shared);
     }

@@ -144,8 +144,6 @@ struct Seen {
     float o[8][4];
 };
 
-DEVICE u32 word_of(const uint4& q, int i) { return i == 0 ? q.x : i == 1 ? q.y : i == 2 ? q.z : q.w; }
-
 // Halves `odd` of two words, the first below the second.
 DEVICE u32 halves(u32 first, u32 second, int odd) {
     return odd ? (first >> 16) | (second & 0xffff0000u) : (first & 0xffffu) | (second << 16);

@@ -1,20 +1,7 @@
-// What attention in tiles of rows shares: its argument, the runs of a tile, softmax as tokens come.
+// What attention in tiles of rows shares: the runs of a tile, softmax as tokens come.
 //
 // A run is rows of a tile that follow each other and read one block table. The tile goes through the tokens of each run,
 // and rows of other runs see none of them.
-struct AttentionArgs {
-    const Step* step;
-    const float* q;
-    float* out;
-    const u16* kv_of_head;  // [H]
-    Pool pool;
-    u32 q_stride;
-    u32 out_stride;
-    u32 layer;
-    u32 heads;
-    float scale;
-    u32 reserved;
-};
 
 #define LOWEST (-as_float(0x7f800000u))
 
@@ -125,8 +112,9 @@ struct Online {
             m = fmaxf(m, __shfl_xor_sync(FULL, m, 1, 32));
             m = fmaxf(m, __shfl_xor_sync(FULL, m, 2, 32));
             // A row that has seen nothing yet has no peak to count from.
-            float base = m == LOWEST ? 0.0f : __fmul_rn(m, unit), added = 0.0f;
-            kept[half] = power_of_two(__fmaf_rn(peak[half], unit, -base));
+            float top = m == LOWEST ? 0.0f : m, base = __fmul_rn(top, unit), added = 0.0f;
+            // Exactly 1 where the peak stays: tokens that a row may not see change no bit of it.
+            kept[half] = power_of_two(__fmul_rn(__fsub_rn(peak[half], top), unit));
             peak[half] = m;
             UNROLL
             for (int j = 2 * half; j < KEYS / 2; j += 4) {

@@ -3,7 +3,9 @@
 // Programmatic dependent launch: a kernel that is launched early runs beside the end of the one before it, until it
 // calls `await_previous`: before that it may read what no launch of a step writes, and write nothing.
 DEVICE void await_previous() {
-#if !defined(TARE_HOST) && __CUDA_ARCH__ >= 900
+#ifdef TARE_HOST
+    host_await();
+#elif __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
@@ -35,6 +37,9 @@ DEVICE void touch(const float* at) {
     asm volatile("ld.global.f32 %0, [%1];" : "=f"(v) : "l"(at));
 #endif
 }
+
+// Word `i` of four; what it is must be known when the kernel is compiled.
+DEVICE u32 word_of(const uint4& q, int i) { return i == 0 ? q.x : i == 1 ? q.y : i == 2 ? q.z : q.w; }
 
 // c[16, 8] += a[16, 16] b[16, 8] over BF16, in F32, by a whole warp. With g = lane / 4 and t = lane % 4 a thread holds
 // a: rows g, g + 8, g, g + 8, each at k = 2 t, 2 t + 1, the last two registers at k + 8; b: column g, k as a's;

@@ -4,40 +4,45 @@
 // A launch may carry up to three matrices that read the same rows, the norm that makes those rows, and the gated unit
 // that two of them feed.
 //
-// math: 16 outputs are the rows of a tensor-core product, rows of x its columns. The warps of a block share the columns of
-//   such a tile, each a run of chunks, and their sums meet in shared memory; a block goes from tile to tile. Quants are
-//   multiplied as the BF16 numbers 128 + nibble, which are exact, and each group is put right by its scale, its bias and
-//   its sum of x
+// math: 16 outputs are the rows of a tensor-core product, rows of x its columns; or, of a matrix of few rows, eight outputs with
+//   two halves of their columns. The warps of a block share the columns of such a tile, each a run of chunks, and their sums
+//   meet in shared memory; a block goes from tile to tile. Quants are multiplied as the BF16 numbers 128 + nibble, which are
+//   exact, and each group is put right by its scale, its bias and its sum of x
 // shapes: x [T, k] with T at most ROWS, weight [n, k], bias [n], out [T, n]
 // layout: weights as in matrix.cuh: a quad of threads reads neighbouring 16 bytes of a row; x is staged in the order in
 //   which its threads meet the weights
 // precision: x rounded to BF16; products of BF16 exact, sums in F32 in an order of their own
-// preconditions: calls round x to BF16; groups of at least 32 columns; out is not x; at most GEMV_THREADS threads
+// preconditions: calls round x to BF16; groups of at least 32 columns; out is not x; at most GEMV_THREADS threads; halves: an
+//   even number of chunks, of which all are staged at once
 // cost: the packed matrix once
 // tolerance: `tare_ops::conformance`, order free
 // wins: a weight costs a fraction of an instruction, whatever its packing, and up to 8 rows cost what one costs; loads run
 //   on from tile to tile, and into the kernel before
-// loses: a matrix of few rows has few tiles, so that few blocks read it
+// loses: a matrix of few rows has few tiles, so that few blocks read it, also in halves
 // fallback: linear.cu
 // evidence: none yet
 // source: none
 
-#define GEMV_THREADS 256
-#define MOST_WARPS (GEMV_THREADS / 32)
-#define TILE_OUTPUTS 16
+// Rows of a tensor-core product, and what they are: 16 outputs of one matrix; eight outputs of each of the first two, which
+// are gate and up; eight outputs of one, a row for each half of their columns.
+#define TILE_ROWS 16
+#define WHOLE 0
+#define GATED 1
+#define HALVES 2
 
-// What a thread holds of one chunk of its two rows; with the first of LENT chunks also a scale and a bias of each row,
-// which it lends its quad.
+// Outputs of a tile.
+DEVICE constexpr u32 outputs_of(int kind) { return kind == WHOLE ? 16 : 8; }
+
+// What a thread holds of one chunk of its two rows; with the first of LENT chunks also a scale and a bias of each row.
 struct Slice {
     uint4 q[2][LOADS];
 #if PLAIN == 0
     u32 scale[2];
     u32 bias[2];
-    u32 kinds;  // how the scales of the two rows are kept
 #endif
 };
 
-// What a thread reads of one of its two rows: `g` and `g + 8` of the tile, or output `g` of two matrices.
+// What a thread reads of one of its two rows, `g` and `g + 8` of the tile.
 struct Source {
     const uint4* q;
     const u8* scales;
@@ -45,24 +50,37 @@ struct Source {
     u32 kind;
 };
 
+DEVICE u32 size_of_scale(u32 kind) { return kind == 0 ? 4 : 2; }
+
 DEVICE Source source(const Matrix& m, u32 row) {
     u64 at = (u64)(row < m.rows ? row : m.rows - 1) * m.chunks;
-    u32 size = m.scale_kind == 0 ? 4 : 2;
     Source s;
     s.q = (const uint4*)m.quants + at * LOADS * 4 + threadIdx.x % 4;
-    s.scales = (const u8*)m.scales + at * GROUPS * size;
-    s.biases = (const u8*)m.biases + at * GROUPS * size;
+    s.scales = (const u8*)m.scales + at * GROUPS * size_of_scale(m.scale_kind);
+    s.biases = (const u8*)m.biases + at * GROUPS * size_of_scale(m.scale_kind);
     s.kind = m.scale_kind;
     return s;
 }
 
 // A scale as it lies in memory: it is made a number when it is wanted, so that nothing waits for the load.
 DEVICE u32 scale_bits(const u8* scales, u32 at, u32 kind) {
-    return kind == 0 ? ((const u32*)scales)[at] : ((const u16*)scales)[at];
+    const u8* from = scales + (u64)at * size_of_scale(kind);
+#ifdef TARE_HOST
+    return kind == 0 ? *(const u32*)from : *(const u16*)from;
+#else
+    // One of two loads, and no branch.
+    u32 bits;
+    asm volatile(
+        "{ .reg .pred wide; setp.eq.u32 wide, %2, 0; @wide ld.global.nc.u32 %0, [%1]; @!wide ld.global.nc.u16 %0, [%1]; }"
+        : "=r"(bits)
+        : "l"(from), "r"(kind));
+    return bits;
+#endif
 }
 
 DEVICE float scale_of(u32 bits, u32 kind) {
-    return kind == 0 ? as_float(bits) : kind == 1 ? from_f16(bits) : from_bf16(bits);
+    float half = from_f16(bits), other = as_float(kind == 2 ? bits << 16 : bits);
+    return kind == 1 ? half : other;
 }
 
 // The matrix that a tile belongs to.
@@ -73,67 +91,82 @@ DEVICE const Part* part_of(const LinearArgs& a, u32 tile) {
     return part;
 }
 
-// The two sources of a tile.
-template <bool GATED>
-DEVICE void sources_of(const LinearArgs& a, u32 tile, Source* s) {
+// The two sources of a tile; `half` is the first chunk of the second of two halves.
+template <int KIND>
+DEVICE void sources_of(const LinearArgs& a, u32 tile, u32 half, Source* s) {
     u32 g = threadIdx.x % 32 / 4;
-    if (GATED) {
-        s[0] = source(a.part[0].m, tile * 8 + g);
-        s[1] = source(a.part[1].m, tile * 8 + g);
-        return;
-    }
-    const Part* part = part_of(a, tile);
-    u32 row = (tile - part->first_block) * TILE_OUTPUTS + g;
+    const Part* part = KIND == GATED ? a.part : part_of(a, tile);
+    u32 row = (tile - part->first_block) * outputs_of(KIND) + g;
     s[0] = source(part->m, row);
-    s[1] = source(part->m, row + 8);
+    s[1] = KIND == HALVES ? s[0] : source(KIND == GATED ? a.part[1].m : part->m, KIND == GATED ? row : row + 8);
+    if (KIND == HALVES) {
+        s[1].q += half * LOADS * 4;
+        // A thread has scales of one half, whose sums it has.
+        u32 scales = threadIdx.x % 4 < 2 ? 0 : half * GROUPS * size_of_scale(s[1].kind);
+        s[0].scales = s[1].scales += scales, s[0].biases = s[1].biases += scales;
+    }
 }
 
-// Loads chunk `at`; with the first of LENT also the scales of those that follow it, up to that of chunk `chunks`.
+// Loads chunk `at`; with the first of LENT also the scales of those that follow it, up to that of chunk `chunks`: of both rows
+// those of a chunk or group, or of one of two halves those of two.
+template <int KIND>
 DEVICE void load_slice(const Source* sources, u32 at, u32 chunks, bool first, Slice* s) {
     UNROLL
     for (int i = 0; i < 2; i++) {
         UNROLL
         for (int l = 0; l < LOADS; l++) s->q[i][l] = stream(sources[i].q + (at * LOADS + l) * 4);
-#if PLAIN == 0
-        if (first) {
-            u32 own = at * GROUPS + threadIdx.x % 4, last = chunks * GROUPS - 1;
-            own = own < last ? own : last;
-            s->scale[i] = scale_bits(sources[i].scales, own, sources[i].kind);
-            if (BIASED) s->bias[i] = scale_bits(sources[i].biases, own, sources[i].kind);
-            s->kinds = sources[0].kind | sources[1].kind << 8;
-        }
-#endif
     }
+#if PLAIN == 0
+    if (!first) return;
+    u32 t = threadIdx.x % 4, last = chunks * GROUPS - 1;
+    UNROLL
+    for (int i = 0; i < 2; i++) {
+        u32 own = at * GROUPS + (KIND == HALVES ? t % 2 * 2 + i : t);
+        own = own < last ? own : last;
+        s->scale[i] = scale_bits(sources[i].scales, own, sources[i].kind);
+        if (BIASED) s->bias[i] = scale_bits(sources[i].biases, own, sources[i].kind);
+    }
+#endif
 }
 
 // Loads the first of the chunks `begin` to `end`.
-template <int AHEAD>
+template <int AHEAD, int KIND>
 DEVICE void fill(const Source* sources, u32 begin, u32 end, u32 chunks, Slice* ahead) {
     UNROLL
     for (int i = 0; i < AHEAD; i++)
-        if (begin + i < end) load_slice(sources, begin + i, chunks, i % LENT == 0, ahead + i);
+        if (begin + i < end) load_slice<KIND>(sources, begin + i, chunks, i % LENT == 0, ahead + i);
 }
 
 #if PLAIN == 0
 // Two nibbles as the numbers 128 + nibble.
-DEVICE u32 nibbles(u32 word, int shift) { return (word >> shift & 0x000f000fu) | 0x43004300u; }
-
-DEVICE u32 word_of(const uint4& q, int i) { return i == 0 ? q.x : i == 1 ? q.y : i == 2 ? q.z : q.w; }
+DEVICE u32 nibbles(u32 word, int shift) {
+    u32 low = word >> shift;
+#ifdef TARE_HOST
+    return (low & 0x000f000fu) | 0x43004300u;
+#else
+    // The compiler makes two instructions of it.
+    u32 both;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(both) : "r"(low), "n"(0x000f000f), "r"(0x43004300u));
+    return both;
+#endif
+}
 
 // What a quant is more than itself where it is multiplied: 128 for each nibble, and the centre.
 #define MORE ((QUANT_BITS == 8 ? 17.0f * 128.0f : 128.0f) + CENTRE)
+// Sums that the products of a group are spread over, so that one need not wait for the other.
+#define CHAINS (GROUPS == 1 ? 2 : 1)
 
-// Scales and what the sum of x is multiplied by, for the two rows: those that a thread lends.
+// Scales and what the sum of x is multiplied by, for the two rows: those that a thread has of LENT chunks.
 struct Lent {
     float scale[2];
     float base[2];
 };
 
-DEVICE Lent lend(const Slice& s) {
+DEVICE Lent lend(const Slice& s, const Source* sources) {
     Lent l;
     UNROLL
     for (int i = 0; i < 2; i++) {
-        u32 kind = s.kinds >> 8 * i & 255u;
+        u32 kind = sources[i].kind;
         l.scale[i] = scale_of(s.scale[i], kind);
         l.base[i] = __fmaf_rn(-MORE, l.scale[i], BIASED ? scale_of(s.bias[i], kind) : 0.0f);
     }
@@ -142,22 +175,110 @@ DEVICE Lent lend(const Slice& s) {
 #else
 struct Lent {};
 
-DEVICE Lent lend(const Slice&) { return Lent(); }
+DEVICE Lent lend(const Slice&, const Source*) { return Lent(); }
 #endif
 
-// Adds the products of one chunk. `xs` is the chunk of the staged rows, `apart` elements from one to the next; `sums`
-// those of its groups; `turn` says whose scales they are. acc [tiles of 8 rows of x]
-template <int ROWS, int TILES>
-DEVICE void products(const Slice& s, const Lent& lent, u32 turn, const u16* xs, u32 apart, const float* sums,
-                     u32 sums_apart, float (*acc)[4]) {
+#if PLAIN == 0
+// The products of the quants of one chunk as they lie there, by groups. `x` is where the thread reads. c [GROUPS][4]
+DEVICE void products_of_quants(const Slice& s, const uint4* x, float (*c)[4]) {
+    float sum[GROUPS * CHAINS][4] = {};
+#if QUANT_BITS == 8
+    float high[GROUPS * CHAINS][4] = {};
+#endif
+    UNROLL
+    for (int l = 0; l < LOADS; l++) {
+        UNROLL
+        for (int n = 0; n < RUNS; n++) {
+            // Two lanes, first and second, and two pairs of their columns.
+            int i = n / 2 * 2;
+            uint4 both = x[(l * RUNS + n) * 4];
+            UNROLL
+            for (int k = 0; k < 2; k++) {
+                int p = n % 2 * 2 + k, to = 32 * p / GROUP * CHAINS + p % CHAINS;
+                u32 b[2] = {k == 0 ? both.x : both.z, k == 0 ? both.y : both.w};
+                // Words in which pair p of the two lanes lies, and its place there.
+#if QUANT_BITS == 8
+                int first = 2 * i + p / 2, second = 2 * (i + 1) + p / 2, shift = p % 2 * 8;
+                u32 h[4] = {nibbles(word_of(s.q[0][l], first), shift + 4), nibbles(word_of(s.q[1][l], first), shift + 4),
+                            nibbles(word_of(s.q[0][l], second), shift + 4), nibbles(word_of(s.q[1][l], second), shift + 4)};
+                multiply(high[to], h, b);
+#else
+                int first = i, second = i + 1, shift = p * 4;
+#endif
+                u32 a[4] = {nibbles(word_of(s.q[0][l], first), shift), nibbles(word_of(s.q[1][l], first), shift),
+                            nibbles(word_of(s.q[0][l], second), shift), nibbles(word_of(s.q[1][l], second), shift)};
+                multiply(sum[to], a, b);
+            }
+        }
+    }
+    UNROLL
+    for (int k = 0; k < GROUPS * 4; k++) {
+        float v = 0.0f;
+        UNROLL
+        for (int i = CHAINS - 1; i >= 0; i--) {
+            v += sum[k / 4 * CHAINS + i][k % 4];
+#if QUANT_BITS == 8
+            v = __fmaf_rn(16.0f, high[k / 4 * CHAINS + i][k % 4], v);
+#endif
+        }
+        c[k / 4][k % 4] = v;
+    }
+}
+
+// Adds the products of one chunk to the sums of a tile. `x` is where the thread reads, `sums` those of the groups of the staged
+// rows; `turn` says whose scales they are. acc [tiles of 8 rows of x]
+template <int ROWS, int TILES, int KIND>
+DEVICE void products(const Slice& s, const Lent& lent, u32 turn, const u16* x, u32 apart, const float* sums, u32 sums_apart,
+                     float (*acc)[4]) {
     u32 g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     UNROLL
     for (int n = 0; n < TILES; n++) {
-        const uint4* x = (const uint4*)(xs + (ROWS == 1 ? 0 : n * 8 + g) * apart) + t;
-#if PLAIN > 0
+        float c[GROUPS][4];
+        products_of_quants(s, (const uint4*)(x + n * 8 * apart), c);
+        UNROLL
+        for (int k = 0; k < GROUPS; k++) {
+            u32 lender = turn * GROUPS + k;
+            UNROLL
+            for (int i = 0; i < 2; i++) {
+                if (ROWS == 1) {
+                    // Columns are alike, all or those of a half: who has the scale uses it, and the quad is added up at the
+                    // end of the tile.
+                    bool mine = KIND == HALVES ? t % 2 == lender / 2 && i == lender % 2 : t == lender;
+                    float v = KIND == HALVES && t < 2 ? c[k][0] : KIND == HALVES ? c[k][2] : c[k][2 * i];
+                    float* to = acc[n] + (KIND == HALVES ? 0 : 2 * i);
+                    v = __fmaf_rn(lent.scale[i], v, __fmaf_rn(lent.base[i], sums[k], *to));
+                    *to = mine ? v : *to;
+                    continue;
+                }
+                float scale = __shfl_sync(FULL, lent.scale[i], g * 4 + lender, 32);
+                float base = __shfl_sync(FULL, lent.base[i], g * 4 + lender, 32);
+                UNROLL
+                for (int j = 0; j < 2; j++) {
+                    float sum = sums[(n * 8 + 2 * t + j) * sums_apart + k];
+                    acc[n][2 * i + j] = __fmaf_rn(scale, c[k][2 * i + j], __fmaf_rn(base, sum, acc[n][2 * i + j]));
+                }
+            }
+        }
+    }
+}
+
+// Brings the sums of one row of x together, which the threads of a quad have parts of.
+template <int KIND>
+DEVICE void add_quad(float* acc) {
+    UNROLL
+    for (int i = 0; i < (KIND == HALVES ? 1 : 4); i += 2) {
+        acc[i] += __shfl_xor_sync(FULL, acc[i], 1, 32);
+        acc[i] += __shfl_xor_sync(FULL, acc[i], 2, 32);
+    }
+}
+#else
+template <int ROWS, int TILES, int KIND>
+DEVICE void products(const Slice& s, const Lent&, u32, const u16* x, u32 apart, const float*, u32, float (*acc)[4]) {
+    UNROLL
+    for (int n = 0; n < TILES; n++) {
         uint4 b[LOADS];
         UNROLL
-        for (int l = 0; l < LOADS; l++) b[l] = x[l * 4];
+        for (int l = 0; l < LOADS; l++) b[l] = ((const uint4*)(x + n * 8 * apart))[l * 4];
         // Two chains of products, so that one need not wait for the other.
         float other[4] = {};
         UNROLL
@@ -170,180 +291,164 @@ DEVICE void products(const Slice& s, const Lent& lent, u32 turn, const u16* xs, 
         }
         UNROLL
         for (int i = 0; i < 4; i++) acc[n][i] += other[i];
-#else
-        float c[GROUPS][4] = {};
-#if QUANT_BITS == 8
-        float high[GROUPS][4] = {};
-#endif
-        UNROLL
-        for (int l = 0; l < LOADS; l++) {
-            uint4 runs[RUNS];
-            UNROLL
-            for (int i = 0; i < RUNS; i++) runs[i] = x[(l * RUNS + i) * 4];
-            UNROLL
-            for (int i = 0; i < RUNS; i += 2) {
-                UNROLL
-                for (int p = 0; p < 4; p++) {
-                    u32 b[2] = {word_of(runs[i], p), word_of(runs[i + 1], p)};
-                    // Words of the two lanes in which pair p lies, and its place there.
-#if QUANT_BITS == 8
-                    int first = 2 * i + p / 2, second = 2 * (i + 1) + p / 2, shift = p % 2 * 8;
-                    u32 h[4] = {nibbles(word_of(s.q[0][l], first), shift + 4), nibbles(word_of(s.q[1][l], first), shift + 4),
-                                nibbles(word_of(s.q[0][l], second), shift + 4),
-                                nibbles(word_of(s.q[1][l], second), shift + 4)};
-                    multiply(high[32 * p / GROUP], h, b);
-#else
-                    int first = i, second = i + 1, shift = p * 4;
-#endif
-                    u32 a[4] = {nibbles(word_of(s.q[0][l], first), shift), nibbles(word_of(s.q[1][l], first), shift),
-                                nibbles(word_of(s.q[0][l], second), shift), nibbles(word_of(s.q[1][l], second), shift)};
-                    multiply(c[32 * p / GROUP], a, b);
-                }
-            }
-        }
-        UNROLL
-        for (int k = 0; k < GROUPS; k++) {
-            u32 lender = g * 4 + turn * GROUPS + k;
-            UNROLL
-            for (int i = 0; i < 2; i++) {
-                float scale = __shfl_sync(FULL, lent.scale[i], lender, 32), base = __shfl_sync(FULL, lent.base[i], lender, 32);
-                // With one row of x all columns are alike.
-                UNROLL
-                for (int j = 0; j < (ROWS == 1 ? 1 : 2); j++) {
-                    float sum = sums[(ROWS == 1 ? 0 : n * 8 + 2 * t + j) * sums_apart + k];
-                    float v = c[k][2 * i + j];
-#if QUANT_BITS == 8
-                    v = __fmaf_rn(16.0f, high[k][2 * i + j], v);
-#endif
-                    acc[n][2 * i + j] = __fmaf_rn(scale, v, __fmaf_rn(base, sum, acc[n][2 * i + j]));
-                }
-            }
-        }
-#endif
     }
 }
 
-// Writes the outputs of a tile, whose sums lie in shared memory by warps; a warp does it. red [warps, TILE_OUTPUTS, ROWS]
-template <int ROWS, bool GATED>
-DEVICE void finish_tile(const LinearArgs& a, u32 tile, u32 rows, u32 warps, const float* red) {
-    const u32 outputs = GATED ? 8 : TILE_OUTPUTS;
-    const Part& part = GATED ? a.part[0] : *part_of(a, tile);
+// Every thread of a quad has all of it, or of two halves those with t < 2 the first and the others the second.
+template <int KIND>
+DEVICE void add_quad(float* acc) {
+    if (KIND != HALVES) return;
+    acc[0] = threadIdx.x % 4 < 2 ? acc[0] : acc[2];
+    acc[0] += __shfl_xor_sync(FULL, acc[0], 2, 32);
+}
+#endif
+
+// Output `r` of a tile in row `t`, or none.
+DEVICE float* output_of(const Part& part, u32 tile, u32 outputs, u32 r, u32 t) {
+    u32 n = (tile - part.first_block) * outputs + r;
+    return n < part.m.rows ? part.out + (u64)t * part.out_stride + n : 0;
+}
+
+// Writes the outputs of a tile, whose sums lie in shared memory by warps; a warp does it. `before` is what lane r adds output
+// r of one row to. red [warps, TILE_ROWS, ROWS]
+template <int ROWS, int KIND>
+DEVICE void finish_tile(const LinearArgs& a, u32 tile, u32 rows, u32 warps, const float* red, float before) {
+    const u32 outputs = outputs_of(KIND);
+    const Part& part = KIND == GATED ? a.part[0] : *part_of(a, tile);
     for (u32 i = threadIdx.x % 32; i < outputs * ROWS; i += 32) {
-        u32 r = i / ROWS, t = i % ROWS, n = (GATED ? tile : tile - part.first_block) * outputs + r;
+        u32 r = i / ROWS, t = i % ROWS, n = (tile - part.first_block) * outputs + r;
         if (n >= part.m.rows || t >= rows) continue;
         float dot = 0.0f, up = 0.0f;
-        for (u32 k = 0; k < warps; k++) {
-            dot += red[(k * TILE_OUTPUTS + r) * ROWS + t];
-            if (GATED) up += red[(k * TILE_OUTPUTS + 8 + r) * ROWS + t];
+        UNROLL
+        for (u32 k = 0; k < MOST_WARPS; k++) {
+            if (k >= warps) continue;
+            dot += red[(k * TILE_ROWS + r) * ROWS + t];
+            if (KIND == GATED) up += red[(k * TILE_ROWS + 8 + r) * ROWS + t];
         }
-        if (!GATED) {
-            finish(a, part, t, n, dot);
-            continue;
-        }
-        float silu = silu_of(biased(part, n, dot));
-        part.out[(u64)t * part.out_stride + n] = __fmul_rn(silu, biased(a.part[1], n, up));
+        float* out = part.out + (u64)t * part.out_stride + n;
+        float value = biased(part, n, dot);
+        if (KIND == GATED) *out = __fmul_rn(silu_of(value), biased(a.part[1], n, up));
+        else *out = a.accumulate ? __fadd_rn(ROWS == 1 ? before : *out, value) : value;
     }
 }
 
-// A tile is 16 outputs of one matrix. With GATED it is eight outputs of the first two, which are gate and up: out of the
-// first takes silu(gate) * up.
-template <int ROWS, int AHEAD, bool GATED>
-DEVICE void gemv(const LinearArgs& a, u16* xs, float* sums, float* inv, float* red) {
+// What lane r adds output r of a tile to, with one row.
+template <int KIND>
+DEVICE float added_to(const LinearArgs& a, u32 tile) {
+    const Part& part = *part_of(a, tile);
+    u32 r = threadIdx.x % 32, n = (tile - part.first_block) * outputs_of(KIND) + r;
+    return r < outputs_of(KIND) && n < part.m.rows ? part.out[n] : 0.0f;
+}
+
+template <int ROWS, int AHEAD, int KIND>
+DEVICE void gemv(const LinearArgs& a, u16* xs, float* sums, float* squares, float* red) {
     const int TILES = ROWS > 8 ? 2 : 1, BUFFERS = ROWS > 8 ? 1 : 2;
+    // Whether each place of `ahead` always has the same part in lending scales.
+    const bool FIXED = AHEAD % LENT == 0;
     const u32 apart = STAGED / ROWS + (ROWS > 1 ? APART : 0);
-    // Chunks that are staged at once, and how many of them each warp takes.
+    // Chunks of a source; those that are staged at once, and those of them that this warp stages and multiplies.
     const u32 piece = STAGED / ROWS / CHUNK;
-    u32 cols = a.part[0].m.cols, chunks = a.part[0].m.chunks;
+    u32 cols = a.part[0].m.cols, chunks = a.part[0].m.chunks, half = 0;
+    if (KIND == HALVES) half = chunks /= 2;
     u32 warp = threadIdx.x / 32, warps = blockDim.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     u32 staged = chunks < piece ? chunks : piece;
     u32 each = (staged + warps - 1) / warps, begin = warp * each;
     u32 end = begin + each < staged ? begin + each : staged;
+    // Where the thread reads a staged chunk: columns of the product are rows of x, or all the one row or the half of it that
+    // their sources are of.
+    const u16* own = xs + (ROWS > 1 ? g * apart : KIND == HALVES && g >= 4 ? half * CHUNK : 0) + t * 8;
+    const float* own_sums = sums + (KIND == HALVES && t >= 2 ? half * GROUPS : 0);
 
     u32 tile = blockIdx.x;
     Source sources[2];
     Slice ahead[AHEAD];
-    sources_of<GATED>(a, tile, sources);
-    fill<AHEAD>(sources, begin, end, chunks, ahead);
-    if (a.norm)
-        for (u32 k = threadIdx.x * 32; k < cols; k += blockDim.x * 32) touch(a.norm + k);
+    sources_of<KIND>(a, tile, half, sources);
+    fill<AHEAD, KIND>(sources, begin, end, chunks, ahead);
+    if (ROWS == 1 && a.norm) expect_norm(a.norm, begin, end, cols);
     let_next_start();
     await_previous();
-    // A step of a bucket for one row has one.
-    u32 rows = ROWS == 1 ? 1 : rows_of(a.step, a.of_selected);
-    if (a.norm) measure<ROWS>(a, rows, cols, red, inv);
-    stage<ROWS>(a, rows, cols, 0, staged, apart, inv, xs, sums);
-    __syncthreads();
+    // A step of a bucket for one row has one; of its rows none may be selected.
+    u32 rows = ROWS == 1 && !a.of_selected ? 1 : rows_of(a.step, a.of_selected);
+    if (rows == 0) return;
+    if (a.norm) measure<ROWS>(a, rows, cols, squares);
+    stage<ROWS>(a, rows, cols, 0, begin, end, half, apart, squares, xs, sums);
+    __syncwarp();
 
     for (u32 turn = 0;; turn++) {
         float acc[TILES][4] = {};
+        bool finishes = warp == turn % warps;
+        // It is on its way while the outputs are made.
+        float before = ROWS == 1 && KIND != GATED && a.accumulate && finishes ? added_to<KIND>(a, tile) : 0.0f;
         for (u32 first = 0;;) {
             Lent lent;
             u32 left = chunks - first < staged ? chunks - first : staged, last = end < left ? end : left;
             for (u32 c = begin; c < last; c += AHEAD) {
                 UNROLL
                 for (int i = 0; i < AHEAD; i++) {
-                    u32 at = c + i;
+                    u32 at = c + i, next = at + AHEAD;
                     if (at >= last) continue;
-                    u32 owner = (at - begin) % LENT;
-                    if (owner == 0) lent = lend(ahead[i]);
-                    products<ROWS, TILES>(ahead[i], lent, owner, xs + at * CHUNK, apart, sums + at * GROUPS,
-                                          piece * GROUPS, acc);
-                    u32 next = at + AHEAD;
-                    if (next < last) load_slice(sources, first + next, chunks, (next - begin) % LENT == 0, ahead + i);
+                    u32 owner = FIXED ? i % LENT : (at - begin) % LENT;
+                    if (owner == 0) lent = lend(ahead[i], sources);
+                    products<ROWS, TILES, KIND>(ahead[i], lent, owner, own + at * CHUNK, apart, own_sums + at * GROUPS,
+                                                piece * GROUPS, acc);
+                    bool lends = FIXED ? i % LENT == 0 : (next - begin) % LENT == 0;
+                    if (next < last) load_slice<KIND>(sources, first + next, chunks, lends, ahead + i);
                 }
             }
             first += staged;
             if (first >= chunks) break;
             left = chunks - first < staged ? chunks - first : staged, last = end < left ? end : left;
-            fill<AHEAD>(sources, first + begin, first + last, chunks, ahead);
-            __syncthreads();
-            stage<ROWS>(a, rows, cols, first, left, apart, inv, xs, sums);
-            __syncthreads();
+            fill<AHEAD, KIND>(sources, first + begin, first + last, chunks, ahead);
+            __syncwarp();
+            stage<ROWS>(a, rows, cols, first, begin, last, half, apart, squares, xs, sums);
+            __syncwarp();
         }
         // Loads of the next tile are under way while this one ends.
         u32 done = tile;
         tile += gridDim.x;
         if (tile < a.tiles) {
-            sources_of<GATED>(a, tile, sources);
-            fill<AHEAD>(sources, begin, end, chunks, ahead);
+            sources_of<KIND>(a, tile, half, sources);
+            fill<AHEAD, KIND>(sources, begin, end, chunks, ahead);
         }
-        float* mine = red + turn % BUFFERS * MOST_WARPS * TILE_OUTPUTS * ROWS;
+        float* mine = red + turn % BUFFERS * MOST_WARPS * TILE_ROWS * ROWS;
         if (BUFFERS == 1) __syncthreads();
+        if (ROWS == 1) add_quad<KIND>(acc[0]);
         UNROLL
         for (int n = 0; n < TILES; n++) {
             UNROLL
-            for (int k = 0; k < 4; k++) {
+            for (int k = 0; k < (KIND == HALVES ? 1 : 4); k++) {
                 u32 r = g + k / 2 * 8, column = n * 8 + 2 * t + k % 2;
-                if (column < ROWS) mine[(warp * TILE_OUTPUTS + r) * ROWS + column] = acc[n][k];
+                if (column < ROWS) mine[(warp * TILE_ROWS + r) * ROWS + column] = acc[n][k];
             }
         }
         __syncthreads();
-        if (warp == turn % warps) finish_tile<ROWS, GATED>(a, done, rows, warps, mine);
+        if (finishes) finish_tile<ROWS, KIND>(a, done, rows, warps, mine, before);
         if (tile >= a.tiles) break;
         if (chunks > staged) {
-            __syncthreads();
-            stage<ROWS>(a, rows, cols, 0, staged, apart, inv, xs, sums);
-            __syncthreads();
+            __syncwarp();
+            stage<ROWS>(a, rows, cols, 0, begin, end, half, apart, squares, xs, sums);
+            __syncwarp();
         }
     }
 }
 
-#define GEMV(name, rows, ahead, gated)                                               \
-    KERNEL(name, LinearArgs, GEMV_THREADS, rows > 8 ? 1 : 2) {                       \
-        __shared__ __align__(16) u16 xs[STAGED + (rows > 1 ? rows * APART : 0)];     \
-        __shared__ float sums[STAGED / CHUNK * GROUPS];                              \
-        __shared__ float inv[rows];                                                  \
-        __shared__ float red[(rows > 8 ? 1 : 2) * MOST_WARPS * TILE_OUTPUTS * rows]; \
-        gemv<rows, ahead, gated>(a, xs, sums, inv, red);                             \
+#define GEMV(name, rows, ahead, kind)                                             \
+    KERNEL(name, LinearArgs, GEMV_THREADS, rows > 8 ? 1 : 2) {                    \
+        __shared__ __align__(16) u16 xs[STAGED + (rows > 1 ? rows * APART : 0)];  \
+        __shared__ float sums[STAGED / CHUNK * GROUPS];                           \
+        __shared__ float squares[rows > MOST_WARPS ? rows : MOST_WARPS];          \
+        __shared__ float red[(rows > 8 ? 1 : 2) * MOST_WARPS * TILE_ROWS * rows]; \
+        gemv<rows, ahead, kind>(a, xs, sums, squares, red);                       \
     }
 
 // Chunks that a warp has under way.
 #define AHEAD_ONE (QUANT_BITS == 4 ? 4 : QUANT_BITS == 8 ? 1 : 2)
 #define AHEAD_MORE 1
 
-GEMV(gemv_1, 1, AHEAD_ONE, false)
-GEMV(gemv_8, 8, AHEAD_MORE, false)
-GEMV(gemv_16, 16, AHEAD_MORE, false)
-GEMV(gemv_gated_1, 1, AHEAD_ONE, true)
-GEMV(gemv_gated_8, 8, AHEAD_MORE, true)
-GEMV(gemv_gated_16, 16, AHEAD_MORE, true)
+GEMV(gemv_1, 1, AHEAD_ONE, WHOLE)
+GEMV(gemv_8, 8, AHEAD_MORE, WHOLE)
+GEMV(gemv_16, 16, AHEAD_MORE, WHOLE)
+GEMV(gemv_gated_1, 1, AHEAD_ONE, GATED)
+GEMV(gemv_gated_8, 8, AHEAD_MORE, GATED)
+GEMV(gemv_gated_16, 16, AHEAD_MORE, GATED)
+GEMV(gemv_halves_1, 1, AHEAD_ONE, HALVES)

@@ -54,15 +54,20 @@ DEVICE void take_head(const HeadsArgs& a, u32 t, u32 kind, u32 head, u32 width, 
     }
 }
 
+// (first, second) turned by an angle, as the reference rounds.
+DEVICE void turn_pair(float* first, float* second, float c, float s) {
+    float p = *first, q = *second;
+    *first = __fmaf_rn(p, c, -__fmul_rn(q, s));
+    *second = __fmaf_rn(q, c, __fmul_rn(p, s));
+}
+
 // Turns a query or a key; every lane its own pairs.
 DEVICE void turn_head(const HeadsArgs& a, u32 t, float* xs) {
     u32 pairs = a.pool.head_size / 2;
     for (u32 i = threadIdx.x % LANES; i < pairs; i += LANES) {
         u32 first = a.interleaved ? 2 * i : i, second = a.interleaved ? 2 * i + 1 : i + pairs;
         float c = a.step->cosine[(u64)t * pairs + i], s = a.step->sine[(u64)t * pairs + i];
-        float p = xs[first], q = xs[second];
-        xs[first] = __fmaf_rn(p, c, -__fmul_rn(q, s));
-        xs[second] = __fmaf_rn(q, c, __fmul_rn(p, s));
+        turn_pair(xs + first, xs + second, c, s);
     }
 }
 

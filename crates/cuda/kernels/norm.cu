@@ -13,20 +13,6 @@
 // evidence: none yet
 // source: none
 
-struct NormArgs {
-    const Step* step;
-    const float* x;
-    const float* weight;
-    float* out;
-    u32 x_stride;
-    u32 out_stride;
-    u32 width;  // D or E
-    u32 heads;  // 1 for rows
-    float eps;
-    u32 of_selected;
-};
-
-#define NORM_THREADS 256
 #define NORM_STAGED 4096
 
 KERNEL(rms_norm, NormArgs, NORM_THREADS) {

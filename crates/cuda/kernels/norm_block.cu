@@ -13,21 +13,6 @@
 // evidence: none yet
 // source: none
 
-struct NormArgs {
-    const Step* step;
-    const float* x;
-    const float* weight;
-    float* out;
-    u32 x_stride;
-    u32 out_stride;
-    u32 width;
-    u32 heads;
-    float eps;
-    u32 of_selected;
-};
-
-#define NORM_THREADS 256
-
 KERNEL(rms_norm_block, NormArgs, NORM_THREADS) {
     __shared__ float parts[NORM_THREADS / 32];
     let_next_start();

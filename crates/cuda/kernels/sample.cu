@@ -17,27 +17,9 @@
 // The best of one part of a row: parts are runs of ids.
 KERNEL(sample_parts, SampleArgs, SAMPLE_THREADS) {
     __shared__ Best parts[SAMPLE_THREADS / 32];
-    u32 t = blockIdx.y;
-    if (t >= a.step->selected) return;
-    const float* x = a.logits + (u64)t * a.stride;
-    u32 run = (a.vocab + a.count - 1) / a.count;
-    u32 begin = blockIdx.x * run;
-    u32 end = begin + run < a.vocab ? begin + run : a.vocab;
-    Best best = none();
-    for (u32 i = begin + threadIdx.x; i < end; i += SAMPLE_THREADS) {
-        float v = x[i];
-        if (v != v || v == as_float(0x7f800000u)) best.odd = 1;
-        if (v > best.logit) best.logit = v, best.token = i;
-    }
-    best = best_of_block(best, parts);
-    if (threadIdx.x == 0) {
-        Result r;
-        r.token = best.token;
-        r.logit = best.logit;
-        r.sum = 0.0f;
-        r.odd = best.odd;
-        a.parts[(u64)t * a.count + blockIdx.x] = r;
-    }
+    if (blockIdx.y >= a.step->selected) return;
+    Best best = best_of_run(own_run(a), parts);
+    if (threadIdx.x == 0) put_result(a.parts + (u64)blockIdx.y * a.count + blockIdx.x, best, 0.0f);
 }
 
 #define FINISH_THREADS 1024
@@ -52,14 +34,7 @@ KERNEL(sample_finish, SampleArgs, FINISH_THREADS) {
     if (t >= a.step->selected) return;
     if (threadIdx.x == 0) {
         Best b = none();
-        for (u32 i = 0; i < a.count; i++) {
-            Result r = a.parts[(u64)t * a.count + i];
-            Best other;
-            other.logit = r.logit;
-            other.token = r.token;
-            other.odd = r.odd;
-            b = better(b, other);
-        }
+        for (u32 i = 0; i < a.count; i++) b = better(b, best_of(a.parts[(u64)t * a.count + i]));
         if (b.token == NOWHERE) b.odd = 1;
         best = b;
     }
@@ -83,13 +58,6 @@ KERNEL(sample_finish, SampleArgs, FINISH_THREADS) {
     }
     if (threadIdx.x < 32) {
         float sum = tree(acc);
-        if (threadIdx.x == 0) {
-            Result r;
-            r.token = best.token;
-            r.logit = best.logit;
-            r.sum = sum;
-            r.odd = best.odd;
-            a.results[t] = r;
-        }
+        if (threadIdx.x == 0) put_result(a.results + t, best, sum);
     }
 }

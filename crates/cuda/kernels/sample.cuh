@@ -58,3 +58,47 @@ DEVICE Best none() {
     b.odd = 0;
     return b;
 }
+
+// Part `blockIdx.x` of row `blockIdx.y`: ids from `begin` to `end`.
+struct Run {
+    const float* x;
+    u32 begin;
+    u32 end;
+};
+
+DEVICE Run own_run(const SampleArgs& a) {
+    u32 each = (a.vocab + a.count - 1) / a.count;
+    Run r;
+    r.x = a.logits + (u64)blockIdx.y * a.stride;
+    r.begin = blockIdx.x * each;
+    r.end = r.begin + each < a.vocab ? r.begin + each : a.vocab;
+    return r;
+}
+
+// The best of a part, in thread 0.
+DEVICE Best best_of_run(const Run& run, Best* parts) {
+    Best best = none();
+    for (u32 i = run.begin + threadIdx.x; i < run.end; i += SAMPLE_THREADS) {
+        float v = run.x[i];
+        if (v != v || v == as_float(0x7f800000u)) best.odd = 1;
+        if (v > best.logit) best.logit = v, best.token = i;
+    }
+    return best_of_block(best, parts);
+}
+
+DEVICE void put_result(Result* to, const Best& best, float sum) {
+    Result r;
+    r.token = best.token;
+    r.logit = best.logit;
+    r.sum = sum;
+    r.odd = best.odd;
+    *to = r;
+}
+
+DEVICE Best best_of(const Result& r) {
+    Best b;
+    b.logit = r.logit;
+    b.token = r.token;
+    b.odd = r.odd;
+    return b;
+}

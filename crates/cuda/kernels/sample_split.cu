@@ -36,32 +36,15 @@ KERNEL(sample_split_parts, SampleArgs, SAMPLE_THREADS) {
     __shared__ float most;
     let_next_start();
     await_previous();
-    u32 t = blockIdx.y;
-    if (t >= a.step->selected) return;
-    const float* x = a.logits + (u64)t * a.stride;
-    u32 run = (a.vocab + a.count - 1) / a.count;
-    u32 begin = blockIdx.x * run;
-    u32 end = begin + run < a.vocab ? begin + run : a.vocab;
-    Best best = none();
-    for (u32 i = begin + threadIdx.x; i < end; i += SAMPLE_THREADS) {
-        float v = x[i];
-        if (v != v || v == as_float(0x7f800000u)) best.odd = 1;
-        if (v > best.logit) best.logit = v, best.token = i;
-    }
-    best = best_of_block(best, parts);
+    if (blockIdx.y >= a.step->selected) return;
+    Run run = own_run(a);
+    Best best = best_of_run(run, parts);
     if (threadIdx.x == 0) most = best.logit;
     __syncthreads();
     float sum = 0.0f;
-    for (u32 i = begin + threadIdx.x; i < end; i += SAMPLE_THREADS) sum = __fadd_rn(sum, share_of(x[i], most));
+    for (u32 i = run.begin + threadIdx.x; i < run.end; i += SAMPLE_THREADS) sum = __fadd_rn(sum, share_of(run.x[i], most));
     sum = sum_of_block(sum, sums);
-    if (threadIdx.x == 0) {
-        Result r;
-        r.token = best.token;
-        r.logit = best.logit;
-        r.sum = sum;
-        r.odd = best.odd;
-        a.parts[(u64)t * a.count + blockIdx.x] = r;
-    }
+    if (threadIdx.x == 0) put_result(a.parts + (u64)blockIdx.y * a.count + blockIdx.x, best, sum);
 }
 
 // The best of the parts of a row and their sums.
@@ -78,20 +61,12 @@ KERNEL(sample_split_finish, SampleArgs, SAMPLE_THREADS) {
     bool there = threadIdx.x < a.count;
     if (there) {
         own = a.parts[(u64)t * a.count + threadIdx.x];
-        best.logit = own.logit;
-        best.token = own.token;
-        best.odd = own.odd;
+        best = best_of(own);
     }
     best = best_of_block(best, parts);
     if (threadIdx.x == 0) most = best.logit;
     __syncthreads();
     float sum = sum_of_block(there ? __fmul_rn(own.sum, share_of(own.logit, most)) : 0.0f, sums);
-    if (threadIdx.x == 0) {
-        Result r;
-        r.token = best.token;
-        r.logit = best.logit;
-        r.sum = sum;
-        r.odd = best.token == NOWHERE ? 1 : best.odd;
-        a.results[t] = r;
-    }
+    if (best.token == NOWHERE) best.odd = 1;
+    if (threadIdx.x == 0) put_result(a.results + t, best, sum);
 }

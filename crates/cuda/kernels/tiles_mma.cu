@@ -39,8 +39,12 @@ KERNEL(tiles_mma, TilesArgs, MMA_THREADS, 2) {
     if (first_row >= rows) return;
     const TilesPart& p = part_of(a, blockIdx.y);
     u32 first_out = (blockIdx.y - p.first_tile) * MMA_TILE, steps = a.depth / TILE_DEPTH;
+    // The stage that is copied to next, and the one that is multiplied.
+    u32 next = 0, now = 0;
+    auto after = [](u32 stage) { return stage + 1 == MMA_STAGES ? 0 : stage + 1; };
     auto copy = [&](u32 step) {
-        u8* stage = shared + step % MMA_STAGES * MMA_STAGE_BYTES;
+        u8* stage = shared + next * MMA_STAGE_BYTES;
+        next = after(next);
         if (step < steps) {
             copy_tile(a.x, first_row, rows, a.depth, step * TILE_DEPTH, stage);
             copy_tile(p.w, first_out, p.rows, a.depth, step * TILE_DEPTH, stage + MMA_TILE * TILE_ROW);
@@ -59,7 +63,8 @@ KERNEL(tiles_mma, TilesArgs, MMA_THREADS, 2) {
         __syncthreads();
         // All threads have read the stage that is written now.
         copy(step + MMA_STAGES - 1);
-        const u8* xs = shared + step % MMA_STAGES * MMA_STAGE_BYTES;
+        const u8* xs = shared + now * MMA_STAGE_BYTES;
+        now = after(now);
         const u8* ws = xs + MMA_TILE * TILE_ROW;
         UNROLL
         for (u32 k = 0; k < TILE_DEPTH / 16; k++) {

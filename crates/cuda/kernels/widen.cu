@@ -4,7 +4,7 @@
 // shapes: rows [first, first + count) of a matrix; out [count, chunks, 16, 8]
 // layout: columns in the order of matrix.cuh, as they were packed
 // precision: one rounding to BF16, to nearest, ties to even, after those of dequantization
-// preconditions: first + count at most the matrix's rows
+// preconditions: first + count at most the matrix's rows; fewer than 2^31 chunks at once
 // cost: one read of the packed rows, one write of two bytes a weight
 // tolerance: bit-identical to rounding what the codecs give
 // wins: one product in tiles serves every format, and each weight is unpacked once for all rows
@@ -26,19 +26,20 @@ struct WidenArgs {
 
 KERNEL(widen, WidenArgs, WIDEN_THREADS) {
     u32 lane = threadIdx.x % LANES;
-    u64 begin = ((u64)blockIdx.x * (WIDEN_THREADS / LANES) + threadIdx.x / LANES) * WIDEN_EACH;
-    u64 all = (u64)a.count * a.m.chunks;
+    u32 begin = (blockIdx.x * (WIDEN_THREADS / LANES) + threadIdx.x / LANES) * WIDEN_EACH;
+    u32 all = a.count * a.m.chunks, row = a.first + begin / a.m.chunks, chunk = begin % a.m.chunks;
     Packed packed[WIDEN_EACH];
     UNROLL
     for (int i = 0; i < WIDEN_EACH; i++) {
-        u64 at = begin + i;
-        if (at < all) packed[i] = load(a.m, a.first + (u32)(at / a.m.chunks), (u32)(at % a.m.chunks), lane);
+        if (begin + i < all) packed[i] = load(a.m, row, chunk, lane);
+        chunk++;
+        if (chunk == a.m.chunks) chunk = 0, row++;
     }
     UNROLL
     for (int i = 0; i < WIDEN_EACH; i++) {
         if (begin + i >= all) continue;
         float w[8];
         unpack(packed[i], w);
-        ((uint4*)a.out)[(begin + i) * LANES + lane] = pack_eight(w);
+        ((uint4*)a.out)[(u64)(begin + i) * LANES + lane] = pack_eight(w);
     }
 }

@@ -13,6 +13,8 @@ const MATRIX: &str = include_str!("../kernels/matrix.cuh");
 const KV: &str = include_str!("../kernels/kv.cuh");
 const LINEAR_ARGS: &str = include_str!("../kernels/linear.cuh");
 const HEADS: &str = include_str!("../kernels/heads.cuh");
+const ATTENTION: &str = include_str!("../kernels/attention.cuh");
+const NORM: &str = include_str!("../kernels/norm.cuh");
 const SAMPLE: &str = include_str!("../kernels/sample.cuh");
 const FREE: &str = include_str!("../kernels/free.cuh");
 const CEILINGS: &str = include_str!("../kernels/ceilings.cuh");
@@ -43,7 +45,10 @@ const LINEAR: [&str; 6] =
 pub const GEMV: [(usize, &str); 3] = [(1, "gemv_1"), (8, "gemv_8"), (16, "gemv_16")];
 /// The same with the gated unit that two matrices feed.
 pub const GEMV_GATED: [(usize, &str); 3] = [(1, "gemv_gated_1"), (8, "gemv_gated_8"), (16, "gemv_gated_16")];
-const GEMVS: [&str; 6] = [GEMV[0].1, GEMV[1].1, GEMV[2].1, GEMV_GATED[0].1, GEMV_GATED[1].1, GEMV_GATED[2].1];
+/// The same for one row and a matrix of few outputs.
+pub(crate) const GEMV_HALVES: &str = "gemv_halves_1";
+const GEMVS: [&str; 7] =
+    [GEMV[0].1, GEMV[1].1, GEMV[2].1, GEMV_GATED[0].1, GEMV_GATED[1].1, GEMV_GATED[2].1, GEMV_HALVES];
 
 /// Matrices that one launch of a `few` kernel takes.
 pub(crate) const PARTS: usize = 3;
@@ -63,7 +68,7 @@ impl Unit {
                 Self::over(format, "embedding", &[include_str!("../kernels/embedding.cu")], &["embedding"])
             }
             OpName::RmsNorm | OpName::HeadNorm => {
-                Self::plain("norm", &[include_str!("../kernels/norm.cu")], &["rms_norm", "head_norm"])
+                Self::plain("norm", &[NORM, include_str!("../kernels/norm.cu")], &["rms_norm", "head_norm"])
             }
             OpName::Rope => Self::plain("rope", &[include_str!("../kernels/rope.cu")], &["rope"]),
             OpName::SwiGlu => {
@@ -78,7 +83,7 @@ impl Unit {
                 Self::plain("kv_append", &[KV, include_str!("../kernels/kv_append.cu")], kernels)
             }
             OpName::Attention => {
-                Self::plain("attention", &[KV, include_str!("../kernels/attention.cu")], &["attention"])
+                Self::plain("attention", &[KV, ATTENTION, include_str!("../kernels/attention.cu")], &["attention"])
             }
             OpName::Sample => {
                 let kernels = &["sample_parts", "sample_finish"];
@@ -101,7 +106,7 @@ impl Unit {
                 Self::plain("attention_split", &parts, &["attention_split", "attention_heads"])
             }
             (OpName::RmsNorm, Method::Block) => {
-                Self::plain("norm_block", &[FREE, include_str!("../kernels/norm_block.cu")], &["rms_norm_block"])
+                Self::plain("norm_block", &[FREE, NORM, include_str!("../kernels/norm_block.cu")], &["rms_norm_block"])
             }
             (OpName::Sample, Method::Split) => {
                 let kernels = &["sample_split_parts", "sample_split_finish"];

@@ -9,11 +9,13 @@ use crate::device::{Device, failed};
 use crate::kv::shape_args;
 use crate::registry::Method;
 use crate::split::{LEAST_TOKENS, SPLITS, THREADS};
-use crate::units::{GEMV, GEMV_GATED, Unit};
+use crate::units::{GEMV, GEMV_GATED, GEMV_HALVES, Unit};
 
-/// Outputs of a tile of `gemv.cu`: of each matrix, and of each of two whose gated unit it is.
+/// Outputs of a tile of `gemv.cu`: of one matrix, and where a row of the tile is a half of its columns or one of two matrices.
 const TILE_OUTPUTS: u32 = 16;
-const GATED_OUTPUTS: u32 = 8;
+const PAIRED_OUTPUTS: u32 = 8;
+/// Chunks of x that `gemv.cu` has room for at once.
+const STAGED_CHUNKS: u32 = 128;
 /// Blocks of `gemv.cu` that a multiprocessor has room for, and their threads.
 const LARGE_BLOCKS: (u32, u32) = (2, 256);
 /// The same where quants are read of many tiles: a warp then has more chunks of each.
@@ -32,16 +34,19 @@ impl<D: Device> Build<'_, D> {
     ) -> Result<(), OpError> {
         let Some(Op::Linear { out, .. }) = calls.first().map(|c| &c.op) else { return Ok(()) };
         let mut args = self.linear_args(calls, norm)?;
-        let tiles = |p: &Part| p.m.rows.div_ceil(if gated { GATED_OUTPUTS } else { TILE_OUTPUTS });
-        let mut all = 0;
-        for part in &mut args.part[..calls.len()] {
-            part.first_block = all;
-            all += tiles(part);
-        }
-        args.tiles = if gated { tiles(&args.part[0]) } else { all };
-        let kernels = if gated { &GEMV_GATED } else { &GEMV };
-        let kernel = few(kernels, self.rows(*out)).ok_or_else(|| failed(&key, "no kernel for so many rows"))?;
         let multiprocessors = self.device.multiprocessors();
+        let parts = &mut args.part[..calls.len()];
+        let halved = !gated && self.rows(*out) == 1 && halved(parts, multiprocessors);
+        let outputs = if gated || halved { PAIRED_OUTPUTS } else { TILE_OUTPUTS };
+        let mut all = 0;
+        for part in parts {
+            part.first_block = all;
+            all += part.m.rows.div_ceil(outputs);
+        }
+        args.tiles = if gated { args.part[0].m.rows.div_ceil(outputs) } else { all };
+        let kernels = if gated { &GEMV_GATED } else { &GEMV };
+        let kernel = if halved { Some(GEMV_HALVES) } else { few(kernels, self.rows(*out)) };
+        let kernel = kernel.ok_or_else(|| failed(&key, "no kernel for so many rows"))?;
         let many = args.part[0].m.scales != 0 && args.tiles > MANY_TILES * multiprocessors;
         let (each, threads) = if many { SMALL_BLOCKS } else { LARGE_BLOCKS };
         let blocks = args.tiles.min(each * multiprocessors) as usize;
@@ -75,5 +80,31 @@ impl<D: Device> Build<'_, D> {
         };
         let grid = (groups.count() * SPLITS, self.rows(*q));
         self.launch(&Unit::with(call.op.name(), None, Method::Split), key, (kernel, grid, THREADS), &args)
+    }
+}
+
+/// Whether tiles of so few rows and of wide enough rows are better made of halves: not all blocks that there is room for would
+/// have one, and a half has chunks for every warp.
+fn halved(parts: &[Part], multiprocessors: u32) -> bool {
+    let tiles: u32 = parts.iter().map(|p| p.m.rows.div_ceil(TILE_OUTPUTS)).sum();
+    let chunks = parts.first().map_or(0, |p| p.m.chunks);
+    let wide = chunks.is_multiple_of(2) && chunks / 2 >= LARGE_BLOCKS.1 / 32 && chunks <= STAGED_CHUNKS;
+    wide && 2 * tiles <= 3 * multiprocessors
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn narrow_and_wide_matrices_are_halved() {
+        let halved = |rows, chunks| {
+            let mut part: Part = bytemuck::Zeroable::zeroed();
+            (part.m.rows, part.m.chunks) = (rows, chunks);
+            halved(&[part], 132)
+        };
+        assert!(halved(2560, 76) && halved(1024, 16));
+        assert!(!halved(4096, 76), "there are tiles for most blocks");
+        assert!(!halved(1024, 8) && !halved(1024, 17) && !halved(1024, 130), "chunks");
     }
 }

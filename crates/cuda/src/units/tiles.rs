@@ -2,14 +2,14 @@
 
 use tare_core::Format;
 
-use super::{CEILINGS, FREE, KV, MATRIX, SHARED, Unit};
+use super::{ATTENTION, CEILINGS, FREE, KV, MATRIX, SHARED, Unit};
 use crate::layout::Layout;
 use crate::tiles::{GATED, MMA, WGMMA};
 
 const TENSOR: &str = include_str!("../../kernels/tensor.cuh");
 const WARPGROUP: &str = include_str!("../../kernels/warpgroup.cuh");
 const TILES: &str = include_str!("../../kernels/tiles.cuh");
-const ATTENTION: &str = include_str!("../../kernels/attention_tiles.cuh");
+const ROWS: &str = include_str!("../../kernels/attention_tiles.cuh");
 
 const PRODUCTS: [&str; 8] = [
     WGMMA[0].kernel,
@@ -80,13 +80,13 @@ impl AttentionTile {
 /// Attention on any tensor cores.
 pub(crate) fn attention_mma() -> Unit {
     let kernels = &[ATTENTION_MMA[0].name, ATTENTION_MMA[1].name, ATTENTION_MMA[2].name];
-    unit("attention_mma", &[KV, ATTENTION, include_str!("../../kernels/attention_mma.cu")], kernels)
+    unit("attention_mma", &[KV, ATTENTION, ROWS, include_str!("../../kernels/attention_mma.cu")], kernels)
 }
 
 /// Attention on Hopper's.
 pub(crate) fn attention_wgmma() -> Unit {
     let kernels = &[ATTENTION_WGMMA[0].name, ATTENTION_WGMMA[1].name];
-    let parts = [WARPGROUP, KV, ATTENTION, include_str!("../../kernels/attention_wgmma.cu")];
+    let parts = [WARPGROUP, KV, ATTENTION, ROWS, include_str!("../../kernels/attention_wgmma.cu")];
     hopper(unit("attention_wgmma", &parts, kernels))
 }
 

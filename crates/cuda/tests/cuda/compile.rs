@@ -14,8 +14,8 @@ const REGISTERS: [(&str, u32); 16] = [
     ("linear_many", 128),
     ("linear_gated", 160),
     ("linear_few", 144),
-    ("gemv_16", 213),
-    ("gemv_gated_16", 208),
+    ("gemv_16", 226),
+    ("gemv_gated_16", 226),
     ("gemv", 128),
     ("tiles_mma", 128),
     ("tiles", 168),
@@ -30,15 +30,8 @@ const REGISTERS: [(&str, u32); 16] = [
 ];
 
 /// Bytes of local memory that are known, by the beginnings of unit and kernel; more is a fault. Attention by warpgroups has a
-/// frame of 8 bytes for heads of 64 and of 128 alike, though a thread holds half as much of a head of 64: no spill. Those of
-/// groups of 32 are spills of a few registers, which nobody has timed.
-const LOCAL: [(&str, &str, u32); 5] = [
-    ("attention_wgmma", "attention_wgmma", 8),
-    ("gemv.q4g32b", "gemv", 24),
-    ("gemv.q8g32b", "gemv", 8),
-    ("tiles_mma", "tiles_mma", 8),
-    ("widen.q8g16c32", "widen", 8),
-];
+/// frame of 8 bytes for heads of 64 and of 128 alike, though a thread holds half as much of a head of 64: no spill.
+const LOCAL: [(&str, &str, u32); 1] = [("attention_wgmma", "attention_wgmma", 8)];
 
 /// What one kernel takes.
 #[derive(Debug, PartialEq, Eq)]
@@ -101,7 +94,7 @@ fn compiler() -> Nvrtc {
 
 #[test]
 #[ignore = "needs fetched assets: cargo xtask fetch"]
-fn fetched_compiler_takes_every_kernel_without_spilling() {
+fn fetched_compiler_takes_every_kernel_within_its_limits() {
     let nvrtc = compiler();
     assert_eq!(nvrtc.version(), (13, 0));
     let beyond: Vec<String> = Unit::all().iter().flat_map(|unit| beyond(&nvrtc, unit, "sm_90a")).collect();

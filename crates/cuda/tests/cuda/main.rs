@@ -5,11 +5,15 @@ mod compile;
 mod conformance;
 #[path = "../../../cpu/tests/decoder/mod.rs"]
 mod decoder;
+mod early;
 mod emulator;
 mod engine;
+mod halves;
+mod neighbours;
 mod operators;
 mod steps;
 mod tiles;
+mod times;
 
 use tare_cuda::CudaConfig;
 

@@ -3,6 +3,9 @@
 // A block's threads are fibers: each runs until it meets a barrier or exchanges a value with its warp, and the next one
 // goes on. They run in rising or in falling order, so that a missing barrier shows in one of the two. A barrier that
 // not all threads reach ends the launch with an error, as does an exchange that not all threads of the warp take part in.
+//
+// A launch that may start early does so as early as it may: what the launches before it wrote is hidden from every block
+// until nothing of the block moves but what waits for them.
 #define TARE_HOST 1
 
 #undef _FORTIFY_SOURCE
@@ -41,7 +44,7 @@ static inline float4 make_float4(float x, float y, float z, float w) {
 
 static Dim threadIdx, blockIdx, blockDim, gridDim;
 
-enum State { READY, AT_BLOCK, AT_WARP, AT_GROUP, DONE };
+enum State { READY, AT_BLOCK, AT_WARP, AT_GROUP, AT_LAUNCH, DONE };
 enum { WARP = 32, GROUP_THREADS = 128, MOST_THREADS = 1024, STACK = 65536 };
 
 // A fiber is made once and runs one thread after the other. Switches are long jumps, which ask nothing of the system.
@@ -62,6 +65,18 @@ static const void* the_args;
 static __attribute__((noinline)) void wait_at(State state) {
     fibers[current].state = state;
     if (_setjmp(fibers[current].at) == 0) _longjmp(scheduler, 1);
+}
+
+// Hides (0) or shows (1) what the launches before this one wrote; none when the launch does not start early.
+typedef void (*Curtain)(void* context, int shown);
+static Curtain curtain;
+static void* behind;
+static bool hidden;
+// Blocks that have waited for the launches before.
+static unsigned long waited;
+
+static inline void host_await() {
+    if (hidden) wait_at(AT_LAUNCH);
 }
 
 static inline void __syncthreads() { wait_at(AT_BLOCK); }
@@ -188,6 +203,21 @@ static void release(unsigned first, unsigned n) {
     for (unsigned i = 0; i < n; i++) fibers[first + i].state = READY;
 }
 
+// Lets those go on that wait for the launches before; false when nobody does.
+static bool release_launch(unsigned threads) {
+    bool any = false;
+    for (unsigned i = 0; i < threads; i++) {
+        if (fibers[i].state != AT_LAUNCH) continue;
+        fibers[i].state = READY;
+        any = true;
+    }
+    if (!any) return false;
+    curtain(behind, 1);
+    hidden = false;
+    waited++;
+    return true;
+}
+
 static void begin_block(unsigned threads);
 
 // 0 when every thread came to its end.
@@ -218,6 +248,7 @@ static int run_block(unsigned threads, int backwards) {
             release(0, threads);
             released = true;
         }
+        if (!released && hidden) released = release_launch(threads);
         if (released || all(0, threads, DONE)) continue;
         // What waits in the middle of a kernel is of no use any more.
         for (unsigned i = 0; i < threads; i++) fibers[i].made = false;
@@ -226,17 +257,32 @@ static int run_block(unsigned threads, int backwards) {
     return 0;
 }
 
-extern "C" int emulate(void (*kernel)(const void*), const void* args, const unsigned* shape, int backwards) {
+// A block from the rise of its first thread to the end of its last.
+static int run_hidden(unsigned threads, int backwards) {
+    hidden = curtain != 0;
+    if (hidden) curtain(behind, 0);
+    int failed = run_block(threads, backwards);
+    if (hidden) curtain(behind, 1);
+    hidden = false;
+    return failed;
+}
+
+extern "C" int emulate(void (*kernel)(const void*), const void* args, const unsigned* shape, int backwards, Curtain early,
+                       void* context) {
     if (shape[2] % WARP != 0 || shape[2] > MOST_THREADS) return 2;
     the_kernel = kernel;
     the_args = args;
+    curtain = early;
+    behind = context;
+    waited = 0;
     gridDim.x = shape[0];
     gridDim.y = shape[1];
     blockDim.x = shape[2];
     for (blockIdx.y = 0; blockIdx.y < shape[1]; blockIdx.y++)
         for (blockIdx.x = 0; blockIdx.x < shape[0]; blockIdx.x++) {
-            int failed = run_block(shape[2], backwards);
+            int failed = run_hidden(shape[2], backwards);
             if (failed) return failed;
         }
-    return 0;
+    // What is launched after it takes it that all before has ended when this one has.
+    return early && waited == 0 ? 3 : 0;
 }

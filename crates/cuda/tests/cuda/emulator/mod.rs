@@ -1,13 +1,17 @@
 //! A [`Device`] that runs the kernels of this crate on the host: the same text, compiled by the host's C++ compiler.
 //!
 //! Memory ends at a page that may not be touched, so that reading or writing past it stops the test. Launches run their
-//! threads in rising and falling order in turn. Its clock counts launches, each as one nanosecond.
+//! threads in rising and falling order in turn. A launch that may start early sees nothing of what the launches before it
+//! wrote, and may write nothing, until it waits for them. Its clock counts launches, each as one nanosecond.
+
+mod curtain;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use self::curtain::{Curtain, draw};
 use libloading::Library;
 use tare_core::digest::sha256_hex;
 use tare_cuda::device::{Address, Device, Edge, GraphId, KernelId, Launch, Taken, TileMap, Tiled, failed};
@@ -28,7 +32,8 @@ const FRESH: u8 = 0xa5;
 struct Line([u8; 64]);
 
 type Kernel = unsafe extern "C" fn(*const u8);
-type Emulate = unsafe extern "C" fn(Kernel, *const u8, *const u32, i32) -> i32;
+type Emulate =
+    unsafe extern "C" fn(Kernel, *const u8, *const u32, i32, Option<curtain::Draw>, *mut libc::c_void) -> i32;
 
 /// A compiled unit runs one block at a time and has one copy of what its blocks share: whoever uses it holds its lock.
 static LOCKS: Mutex<BTreeMap<String, &'static Mutex<()>>> = Mutex::new(BTreeMap::new());
@@ -54,6 +59,8 @@ pub(crate) struct Emulator {
     taken: Taken,
     /// What the clock read at the beginning and at the end.
     read: (usize, usize),
+    /// What was written by launches that a launch which starts early may run beside.
+    fresh: Vec<(usize, usize)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -61,6 +68,8 @@ struct Mapping {
     at: *mut libc::c_void,
     bytes: usize,
     asked: usize,
+    /// Whether launches write to it: the backend fills what they do.
+    working: bool,
 }
 
 // SAFETY: the mappings belong to the emulator alone, and libraries may be used from any thread.
@@ -102,6 +111,11 @@ impl Emulator {
         }
         self.libraries.get(&unit.name).ok_or_else(|| "not loaded".to_string())
     }
+
+    /// The memory that launches write to.
+    fn working(&self) -> Vec<(usize, usize)> {
+        self.memory.values().filter(|m| m.working).map(|m| (m.at as usize, m.bytes - PAGE)).collect()
+    }
 }
 
 impl Device for Emulator {
@@ -135,12 +149,13 @@ impl Device for Emulator {
         }
         // Kernels load 16 bytes at most; the end is as near to the closed page as that allows.
         let address = at as u64 + (used - bytes.next_multiple_of(16).min(used)) as u64;
-        self.memory.insert(address, Mapping { at, bytes: whole, asked: bytes });
+        self.memory.insert(address, Mapping { at, bytes: whole, asked: bytes, working: false });
         self.taken.add(bytes);
         Ok(Address(address))
     }
 
     fn free(&mut self, at: Address) {
+        self.fresh.clear();
         let m = self.memory.remove(&at.0).expect("memory is freed once, and only what was allocated");
         self.taken.give(m.asked);
         // SAFETY: mapped by `alloc`, and not used any more.
@@ -148,12 +163,17 @@ impl Device for Emulator {
     }
 
     fn fill(&mut self, at: Address, bytes: usize, value: u8) -> Result<(), OpError> {
+        self.fresh.clear();
+        if let Some(m) = self.memory.get_mut(&at.0) {
+            m.working = true;
+        }
         // SAFETY: the backend fills what it allocated; beyond it lies a closed page.
         unsafe { libc::memset(at.0 as *mut libc::c_void, i32::from(value), bytes) };
         Ok(())
     }
 
     fn upload(&mut self, at: Address, bytes: &[u8]) -> Result<(), OpError> {
+        self.fresh.clear();
         // SAFETY: as in `fill`.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), at.0 as *mut u8, bytes.len()) };
         Ok(())
@@ -202,10 +222,21 @@ impl Device for Emulator {
         }
         self.launched += 1;
         let backwards = i32::from(self.launched.is_multiple_of(2));
-        // SAFETY: the kernel reads the one structure that these are the bytes of.
-        match unsafe { emulate(kernel, args.as_ptr().cast(), shape.as_ptr(), backwards) } {
+        let working = self.working();
+        let before = curtain::copies(&working);
+        if !launch.early {
+            self.fresh.clear();
+        }
+        let mut curtain = Curtain::over(&self.fresh, &working);
+        let early = launch.early.then_some(draw as curtain::Draw);
+        let context = (&raw mut curtain).cast();
+        // SAFETY: the kernel reads the one structure that these are the bytes of; the curtain lives until it has ended.
+        let ended = unsafe { emulate(kernel, args.as_ptr().cast(), shape.as_ptr(), backwards, early, context) };
+        self.fresh.extend(curtain::changes(&working, &before));
+        match ended {
             0 => Ok(()),
             1 => Err(failed(&launch.key, "not every thread reaches a barrier")),
+            3 => Err(failed(&launch.key, "starts early and waits for nothing")),
             code => Err(failed(&launch.key, format!("a launch of this shape cannot be emulated ({code})"))),
         }
     }
@@ -217,6 +248,7 @@ impl Device for Emulator {
     }
 
     fn replay(&mut self, graph: GraphId) -> Result<(), OpError> {
+        self.fresh.clear();
         let launches = self.graphs.get(&graph.0).expect("a graph that was recorded").clone();
         launches.iter().try_for_each(|l| self.launch(l))
     }
