@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use tare_cuda::device::{Address, Device, GraphId, KernelId, Launch, TileMap, Tiled};
+use tare_cuda::device::{Address, Device, GraphId, KernelId, Launch, Taken, TileMap, Tiled};
 use tare_cuda::units::Unit;
 use tare_cuda::{CudaBackend, Driver};
 use tare_engine::{Engine, EngineConfig, Event, Request};
@@ -320,6 +320,10 @@ impl Device for Observed {
 
     fn forget(&mut self, graph: GraphId) {
         self.driver.forget(graph);
+    }
+
+    fn memory(&self) -> Taken {
+        self.driver.memory()
     }
 }
 
