@@ -1,11 +1,11 @@
 // What Hopper's tensor cores can do at most: products of BF16 tiles that lie in shared memory already.
 //
-// math: d [64, 256] += a [64, 64] b [256, 64]^T, twice a round, for each of two warpgroups
+// math: d [64, 256] += a [64, 64] b [256, 64]^T, four times a round, for each of two warpgroups
 // shapes: a of each warpgroup [64, 64], b [256, 64]
 // layout: tiles of rows of 128 bytes, swizzled as the instruction wants them: which number is where does not matter
 // precision: as the instruction; the sums mean nothing
 // preconditions: 48 KiB of shared memory
-// cost: two warpgroups by 8 products of 64 * 256 * 16 multiply-adds a round, no memory
+// cost: two warpgroups by 16 products of 64 * 256 * 16 multiply-adds a round, no memory
 // tolerance: none: results only keep the compiler from leaving the work out
 // wins: nothing is brought and nothing is put away, so that tensor cores alone are busy
 // loses: nothing: it computes nothing that anybody needs
@@ -36,11 +36,11 @@ KERNEL(ceiling_products, CeilingArgs, PRODUCT_THREADS, 1) {
     for (u64 n = 0; n < a.count; n++) {
         begin_products();
         UNROLL
-        for (u32 k = 0; k < 8; k++) multiply_tiles<256>(d, mine, b, k % 4);
+        for (u32 k = 0; k < 16; k++) multiply_tiles<256>(d, mine, b, k % 4);
         end_products();
-        wait_products<1>();
+        // The other warpgroup has tensor cores to itself meanwhile.
+        wait_products<0>();
     }
-    wait_products<0>();
     float sum = 0.0f;
     UNROLL
     for (int i = 0; i < 128; i++) sum += d[i];

@@ -17,7 +17,7 @@ const BLOCKS_EACH: u64 = 4;
 /// Threads of a block of products, its bytes of shared memory, and operations of one of its rounds: those of the kernel.
 const PRODUCT_THREADS: u32 = 256;
 const PRODUCT_SHARED: u32 = 48 << 10;
-const PRODUCT_ROUND: u64 = 2 * 8 * 2 * 64 * 256 * 16;
+const PRODUCT_ROUND: u64 = 2 * 16 * 2 * 64 * 256 * 16;
 /// Runs before the first that counts, and runs that count.
 const RUNS: (usize, usize) = (2, 7);
 
@@ -34,7 +34,7 @@ pub struct Effort {
 
 impl Effort {
     /// Many times what any cache holds, and milliseconds of arithmetic.
-    pub const FULL: Self = Self { read_bytes: 4 << 30, rounds: 1 << 14, product_rounds: 1 << 11 };
+    pub const FULL: Self = Self { read_bytes: 4 << 30, rounds: 1 << 14, product_rounds: 1 << 10 };
 }
 
 /// One measurement.

@@ -147,8 +147,8 @@ fn every_ceiling_is_measured_where_the_device_has_the_instructions() {
         assert!(samples.iter().all(|s| s.ns == 1 && s.amount == samples[0].amount && s.amount > 0));
     }
     assert_eq!((found.working_set_bytes, found.read[0].amount), (1 << 12, 1 << 12));
-    // Two multiprocessors, two warpgroups, eight products of 64 by 256 by 16.
-    assert_eq!(products[0].amount, 2 * 2 * 8 * 2 * 64 * 256 * 16);
+    // Two multiprocessors, two warpgroups, sixteen products of 64 by 256 by 16.
+    assert_eq!(products[0].amount, 2 * 2 * 16 * 2 * 64 * 256 * 16);
 }
 
 #[test]
