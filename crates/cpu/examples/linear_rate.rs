@@ -1,6 +1,7 @@
-//! How fast the linears run on this host: weight GB/s and GFLOP/s. Feedback for who writes kernels, never evidence.
+//! How fast the linears run on this host: weight GB/s, percent of what the same threads read in the same minute, and
+//! GFLOP/s. Feedback for who writes kernels, never evidence.
 //!
-//! `cargo run --release -p tare-cpu --example linear_rate [threads] [formats, comma separated] [level]`
+//! `cargo run --release --workspace --example linear_rate [threads] [formats, comma separated] [level] [rows]`
 
 use std::time::Instant;
 
@@ -10,6 +11,8 @@ use tare_ops::{
     Backend, Batch, Bucket, BufId, Buffer, ForwardPlan, Isa, IsaSet, KvShape, Op, OpCall, RopeStyle, RopeTable,
     Rounding, Row, RowSpace, StepOutput, TokenSource, Wants, WeightInfo,
 };
+use tare_probe::Host;
+use tare_probe::ceilings::Sampler;
 
 /// Bytes of weights in a step: more than the last-level cache of most hosts holds.
 const COLD: usize = 192 << 20;
@@ -24,20 +27,26 @@ fn main() {
         Some("avx2") => detect_isa().up_to(Isa::Avx2),
         _ => detect_isa(),
     };
-    println!("{:8} {:>6} {:>6} {:>5} {:>9} {:>9}  kernel", "format", "n", "k", "rows", "GB/s", "GFLOP/s");
+    let rows = args.next().unwrap_or_else(|| "1,4,8,32,256".into());
+    let rows: Vec<usize> = rows.split(',').filter_map(|n| n.parse().ok()).collect();
+    let read = Sampler::new(&Host::read(), threads, COLD as u64, 10_000_000).expect("a sampler");
+    println!(
+        "{:8} {:>6} {:>6} {:>5} {:>9} {:>7} {:>9}  kernel",
+        "format", "n", "k", "rows", "GB/s", "% read", "GFLOP/s"
+    );
     for format in formats.split(',').filter_map(|f| f.parse::<Format>().ok()) {
-        for (n, k) in [(3072, 1024), (1024, 3072), (1536, 576)] {
+        for (n, k) in [(3072, 1024), (1024, 3072), (1536, 576), (2560, 9728)] {
             if format.row_bytes(k).is_none() {
                 continue;
             }
-            for rows in [1, 4, 8, 32, 256] {
-                measure((threads, &isa), format, (n, k), rows);
+            for rows in &rows {
+                measure((threads, &isa), format, (n, k), *rows, &read);
             }
         }
     }
 }
 
-fn measure((threads, isa): (usize, &IsaSet), format: Format, (n, k): (usize, usize), rows: usize) {
+fn measure((threads, isa): (usize, &IsaSet), format: Format, (n, k): (usize, usize), rows: usize, read: &Sampler) {
     let mut backend = CpuBackend::new(CpuConfig { threads, isa: isa.clone(), pin: true }).expect("a backend");
     let bytes = format.row_bytes(k).expect("a whole number of blocks") * n;
     let copies = if rows > 8 { 8 } else { (COLD / bytes).clamp(8, 400) };
@@ -47,17 +56,19 @@ fn measure((threads, isa): (usize, &IsaSet), format: Format, (n, k): (usize, usi
     let (plan, batch) = plan(&mut backend, format, (n, k), (rows, copies), &kernel);
     let exe = backend.compile(&plan).expect("a plan");
     let mut out = StepOutput::default();
-    let mut best = f64::INFINITY;
+    let (mut best, mut ceiling) = (f64::INFINITY, 0.0f64);
     for _ in 0..7 {
         let (start, cpu) = (Instant::now(), cpu_seconds());
         backend.run(exe, &batch, &mut out).expect("a step");
         // One thread is timed by its own clock, which stands still while other processes have the processor.
         let one = (threads == 1).then(|| cpu_seconds() - cpu);
         best = best.min(one.unwrap_or_else(|| start.elapsed().as_secs_f64()));
+        ceiling = read.read().iter().map(|s| s.amount as f64 / s.ns as f64).fold(ceiling, f64::max);
     }
     let (moved, flops) = ((bytes * copies) as f64, 2.0 * (rows * n * k * copies) as f64);
     let (rate, speed) = (moved / best / 1e9, flops / best / 1e9);
-    println!("{:8} {n:>6} {k:>6} {rows:>5} {rate:>9.2} {speed:>9.1}  {kernel}", format.to_string());
+    let percent = 100.0 * rate / ceiling;
+    println!("{:8} {n:>6} {k:>6} {rows:>5} {rate:>9.2} {percent:>7.1} {speed:>9.1}  {kernel}", format.to_string());
 }
 
 /// Processor time of this thread.

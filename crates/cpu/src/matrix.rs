@@ -110,6 +110,11 @@ impl Matrix {
     pub fn cols(&self) -> usize {
         self.first.cols
     }
+
+    /// Bytes from the quants of one row to those of the next.
+    pub fn row_bytes(&self) -> usize {
+        self.row_bytes
+    }
 }
 
 /// One packed row.
