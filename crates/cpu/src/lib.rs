@@ -4,9 +4,10 @@
 //! kernels, barriers), and runs a step as one parallel region of its [`pool`]. Kernels are written once over
 //! [`lanes`] and [`unpack`], and give the bits of the reference in `tare-ops` on every instruction set.
 
-pub mod affinity;
 pub mod backend;
+mod barrier;
 mod bell;
+mod crew;
 mod dispatch;
 pub mod isa;
 pub mod kernels;
@@ -21,6 +22,7 @@ pub mod program;
 pub mod registry;
 pub mod rows;
 pub mod step;
+mod sync;
 pub mod unpack;
 
 pub use backend::{CpuBackend, CpuConfig};
