@@ -11,8 +11,9 @@ use tare_ops::{
     StepOutput, TokenSource, Variant, Wants, WeightId,
 };
 
-use crate::dispatch::Dispatch;
+use crate::dispatch::{Dispatch, Launch};
 use crate::isa;
+use crate::kernels::attention::Scores;
 use crate::kernels::kv_append::TableView;
 use crate::kernels::sample::Outputs;
 use crate::kv::KvPool;
@@ -37,7 +38,7 @@ pub struct CpuConfig {
 /// Runs plans on the processors of this host.
 ///
 /// [`Backend::run`] returns when the step is done; its only allocations are those of [`StepOutput`], of filtered
-/// sampling, and of attention scores when a context outgrows all before.
+/// sampling, and of attention scores when a context without a cache outgrows all before.
 #[derive(Debug)]
 pub struct CpuBackend {
     registry: Registry,
@@ -49,6 +50,7 @@ pub struct CpuBackend {
     /// The last handle given for a pool or a program; handles are never used twice.
     handles: u32,
     workspaces: Vec<Workspace>,
+    scores: Scores,
     step: StepState,
 }
 
@@ -76,6 +78,7 @@ impl CpuBackend {
         let host = isa::detect();
         let workers = Pool::new(config.threads, config.pin).map_err(|e| device("worker threads", e.to_string()))?;
         let workspaces = (0..workers.workers()).map(|_| Workspace::new()).collect::<Result<_, _>>()?;
+        let scores = Scores::new(workers.workers())?;
         Ok(Self {
             registry: Registry::new(),
             isa: IsaSet::new(config.isa.levels().iter().copied().filter(|l| host.has(*l))),
@@ -85,6 +88,7 @@ impl CpuBackend {
             programs: BTreeMap::new(),
             handles: 0,
             workspaces,
+            scores,
             step: StepState::default(),
         })
     }
@@ -175,11 +179,16 @@ impl CpuBackend {
     pub fn dispatches(&mut self, exe: Executable, batch: &Batch) -> Result<Vec<Dispatch>, OpError> {
         let (mut out, mut ns) = (StepOutput::default(), Vec::new());
         self.run_traced(exe, batch, &mut out, &mut ns)?;
-        let (workers, rows) = (self.workers.workers(), (batch.rows.len(), batch.selected()));
+        let launch = Launch {
+            rows: batch.rows.len(),
+            selected: batch.selected(),
+            context: longest(batch),
+            workers: self.workers.workers(),
+        };
         let program = self.program(exe)?;
         let stages = program.stages.iter().zip(&self.step.times);
         let ran = stages.filter(|(_, began)| began.load(Relaxed) != NEVER);
-        Ok(ran.map(|(stage, _)| Dispatch::of(stage, &program.kernels[stage.call], rows, workers)).collect())
+        Ok(ran.map(|(stage, _)| Dispatch::of(stage, &program.kernels[stage.call], &launch)).collect())
     }
 
     fn program(&self, exe: Executable) -> Result<&Program, Fault> {
@@ -200,11 +209,8 @@ impl CpuBackend {
         let (pools, step) = (&self.pools, &mut self.step);
         let program = self.programs.get_mut(&exe.0).ok_or_else(|| unknown("executable", exe.0))?;
         program.check.check(batch, |kv| pools.get(&kv.0).map(KvPool::info), step.previous.len())?;
-        if program.heads_together > 0 {
-            let context = batch.rows.iter().map(|r| r.context as usize).max().unwrap_or(0);
-            for workspace in &mut self.workspaces {
-                workspace.grow(context)?;
-            }
+        if program.attends {
+            self.scores.grow(longest(batch))?;
         }
         step.tables.clear();
         for table in &batch.tables {
@@ -240,6 +246,7 @@ impl CpuBackend {
             selected: &state.selected,
             tables: &state.tables,
             workspaces: &self.workspaces,
+            scores: &self.scores,
             outputs: Outputs(out.rows.as_mut_ptr()),
             failed: &state.failed,
             times: traced.then(|| (Instant::now(), &state.times[..])),
@@ -258,6 +265,11 @@ impl CpuBackend {
         self.step.previous.extend(out.rows.iter().map(|r| r.token));
         result
     }
+}
+
+/// The longest context of a batch.
+fn longest(batch: &Batch) -> usize {
+    batch.rows.iter().map(|r| r.context as usize).max().unwrap_or(0)
 }
 
 fn unknown(what: &str, id: u32) -> Fault {
@@ -290,6 +302,8 @@ impl Backend for CpuBackend {
 
     fn alloc_kv(&mut self, shape: KvShape, pages: usize, page_tokens: usize) -> Result<KvId, OpError> {
         let pool = KvPool::new(shape, pages, page_tokens)?;
+        // Now, so that no step has to: no row sees more than a pool holds. Memory is taken where it is used.
+        self.scores.grow(pages * page_tokens)?;
         let id = self.handle();
         self.pools.insert(id, pool);
         Ok(KvId(id))
