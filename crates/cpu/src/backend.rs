@@ -1,11 +1,12 @@
 //! The backend: weights, pools and programs of one host, and the calls that the engine makes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-use tare_core::{Fault, Reading, Weight};
+use tare_core::{Fault, PageUse, Reading, Weight};
 use tare_ops::{
     Backend, BackendInfo, Batch, Executable, ForwardPlan, IsaSet, KvId, KvShape, KvSpan, OpError, RowOutput,
     StepOutput, TokenSource, Variant, Wants, WeightId,
@@ -18,6 +19,7 @@ use crate::kernels::kv_append::TableView;
 use crate::kernels::sample::Outputs;
 use crate::kv::KvPool;
 use crate::matrix::Held;
+use crate::memory::{self, Memory};
 use crate::planted::Dose;
 use crate::pool::Pool;
 use crate::program::{Linker, Program, Task};
@@ -45,6 +47,8 @@ pub struct CpuBackend {
     isa: IsaSet,
     workers: Pool,
     weights: Vec<Held>,
+    /// Where the windows of weights begin that [`CpuBackend::settle`] has moved.
+    settled: BTreeSet<usize>,
     pools: BTreeMap<u32, KvPool>,
     programs: BTreeMap<u32, Program>,
     /// The last handle given for a pool or a program; handles are never used twice.
@@ -84,6 +88,7 @@ impl CpuBackend {
             isa: IsaSet::new(config.isa.levels().iter().copied().filter(|l| host.has(*l))),
             workers,
             weights: Vec::new(),
+            settled: BTreeSet::new(),
             pools: BTreeMap::new(),
             programs: BTreeMap::new(),
             handles: 0,
@@ -191,6 +196,15 @@ impl CpuBackend {
         Ok(ran.map(|(stage, _)| Dispatch::of(stage, &program.kernels[stage.call], &launch)).collect())
     }
 
+    /// Moves weights that came since the last time onto huge pages, every worker its share, where the host lets us. Those
+    /// in mapped files are there already or stay as they are.
+    fn settle(&mut self) -> Result<(), OpError> {
+        let mut windows = memory::windows(self.weights.iter().flat_map(Held::ranges).collect());
+        windows.retain(|window| self.settled.insert(window.start));
+        let moved = self.workers.run(|region| windows[region.share(windows.len(), 1)].iter().for_each(memory::gather));
+        moved.map_err(|panic| device("worker", panic.to_string()))
+    }
+
     fn program(&self, exe: Executable) -> Result<&Program, Fault> {
         self.programs.get(&exe.0).ok_or_else(|| unknown("executable", exe.0))
     }
@@ -265,6 +279,14 @@ impl CpuBackend {
         self.step.previous.extend(out.rows.iter().map(|r| r.token));
         result
     }
+}
+
+/// Each range once: parts of a program share the buffers of the whole, and a weight may be held twice.
+fn distinct(ranges: impl Iterator<Item = Range<usize>>) -> Vec<Range<usize>> {
+    let mut ranges: Vec<Range<usize>> = ranges.filter(|r| !r.is_empty()).collect();
+    ranges.sort_unstable_by_key(|r| (r.start, r.end));
+    ranges.dedup();
+    ranges
 }
 
 /// The longest context of a batch.
@@ -346,7 +368,26 @@ impl Backend for CpuBackend {
         self.workers.rest();
     }
 
+    fn pages(&self) -> Reading<BTreeMap<String, PageUse>> {
+        let buffers = self.programs.values().flat_map(|p| p.buffers.iter().flat_map(|all| all.iter()));
+        let buffers = buffers.chain(self.workspaces.iter().map(Workspace::memory)).chain([self.scores.memory()]);
+        let all: [(&str, Vec<Range<usize>>); 3] = [
+            ("weights", distinct(self.weights.iter().flat_map(Held::ranges))),
+            ("kv", distinct(self.pools.values().map(|pool| pool.memory().range()))),
+            ("buffers", distinct(buffers.map(Memory::range))),
+        ];
+        let mut pages = BTreeMap::new();
+        for (what, ranges) in all {
+            match tare_probe::page_use(&ranges) {
+                Reading::Available(found) => _ = pages.insert(what.to_string(), found),
+                Reading::Unavailable { why } => return Reading::unavailable(why),
+            }
+        }
+        Reading::Available(pages)
+    }
+
     fn compile(&mut self, plan: &ForwardPlan) -> Result<Executable, OpError> {
+        self.settle()?;
         let linker = Linker { registry: &self.registry, isa: &self.isa, weights: &self.weights };
         let program = linker.compile(plan)?;
         self.step.tokens.reserve(plan.bucket.rows);

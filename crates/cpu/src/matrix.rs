@@ -1,5 +1,7 @@
 //! Weights where the file has them: packed bytes that stay mapped, seen through pointers to their rows.
 
+use std::ops::Range;
+
 use tare_core::{AffineBits, DType, Format, Weight, WeightData};
 use tare_formats::codec::dequantize_row;
 
@@ -32,6 +34,18 @@ impl Held {
     /// Its one row as F32; none for a matrix.
     pub fn vector(&self) -> Option<&[f32]> {
         (!self.vector.is_empty()).then_some(&self.vector)
+    }
+
+    /// The addresses of its bytes, which steps read.
+    pub fn ranges(&self) -> Vec<Range<usize>> {
+        let of = |bytes: &[u8]| {
+            let Range { start, end } = bytes.as_ptr_range();
+            start as usize..end as usize
+        };
+        match self.weight.data() {
+            WeightData::Blocks(bytes) => vec![of(bytes)],
+            WeightData::Affine(a) => vec![of(&a.words), of(&a.scales), of(&a.biases)],
+        }
     }
 
     /// Its rows, packed.

@@ -4,7 +4,7 @@ mod kept;
 mod step;
 
 use std::collections::{BTreeMap, BTreeSet};
-use tare_core::Fault;
+use tare_core::{Fault, PageUse, Reading};
 use tare_model::{Model, Resolved};
 use tare_ops::{Backend, BackendInfo, KvShape};
 
@@ -209,6 +209,11 @@ impl Engine {
     /// will not step this one for a while.
     pub fn rest(&mut self) {
         self.backend.rest();
+    }
+
+    /// How the backend's memory lies in the pages of the host: for reports, not between steps.
+    pub fn pages(&self) -> Reading<BTreeMap<String, PageUse>> {
+        self.backend.pages()
     }
 
     /// What it runs on.

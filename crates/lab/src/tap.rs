@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
-use tare_core::{Blob, Fault, Weight, WeightData, weight::Affine};
+use tare_core::{Blob, Fault, PageUse, Reading, Weight, WeightData, weight::Affine};
 use tare_cpu::CpuBackend;
 use tare_ops::{
     Backend, BackendInfo, Batch, Executable, ForwardPlan, KvId, KvShape, KvSpan, OpError, RowOutput, StepOutput,
@@ -148,6 +148,9 @@ impl Backend for Tap {
     }
     fn rest(&mut self) {
         self.lock().cpu.rest();
+    }
+    fn pages(&self) -> Reading<BTreeMap<String, PageUse>> {
+        self.lock().cpu.pages()
     }
     fn release(&mut self, exe: Executable) {
         let mut tapped = self.lock();
