@@ -2,6 +2,8 @@
 //! GFLOP/s. Feedback for who writes kernels, never evidence.
 //!
 //! `cargo run --release --workspace --example linear_rate [threads] [formats, comma separated] [level] [rows]`
+//!
+//! A format with `-a8` behind it is multiplied with activations in 8 bits.
 
 use std::time::Instant;
 
@@ -20,40 +22,54 @@ const COLD: usize = 192 << 20;
 fn main() {
     let mut args = std::env::args().skip(1);
     let threads = args.next().and_then(|a| a.parse().ok()).unwrap_or(2);
-    let formats =
-        args.next().unwrap_or_else(|| "f32,bf16,q8_0,q4_0,q4_1,q5_1,q4_k,q5_k,q6_k,w4g128,w4g32,w8g64".into());
+    let formats = args.next().unwrap_or_else(|| FORMATS.into());
     let isa = match args.next().as_deref() {
         Some("portable") => detect_isa().up_to(Isa::Portable),
         Some("avx2") => detect_isa().up_to(Isa::Avx2),
         _ => detect_isa(),
     };
     let rows = args.next().unwrap_or_else(|| "1,4,8,32,256".into());
-    let rows: Vec<usize> = rows.split(',').filter_map(|n| n.parse().ok()).collect();
+    let rows: Vec<usize> = rows.split(',').filter_map(|r| r.parse().ok()).collect();
     let read = Sampler::new(&Host::read(), threads, COLD as u64, 10_000_000).expect("a sampler");
     println!(
-        "{:8} {:>6} {:>6} {:>5} {:>9} {:>7} {:>9}  kernel",
+        "{:10} {:>6} {:>6} {:>5} {:>9} {:>7} {:>9}  kernel",
         "format", "n", "k", "rows", "GB/s", "% read", "GFLOP/s"
     );
-    for format in formats.split(',').filter_map(|f| f.parse::<Format>().ok()) {
+    for name in formats.split(',') {
+        let (format, rounding) = match name.strip_suffix("-a8") {
+            Some(format) => (format, Rounding::Int8),
+            None => (name, Rounding::F32),
+        };
+        let Ok(format) = format.parse::<Format>() else { continue };
         for (n, k) in [(3072, 1024), (1024, 3072), (1536, 576), (2560, 9728)] {
             if format.row_bytes(k).is_none() {
                 continue;
             }
             for rows in &rows {
-                measure((threads, &isa), format, (n, k), *rows, &read);
+                measure((threads, &isa), (format, rounding), (n, k), *rows, &read);
             }
         }
     }
 }
 
-fn measure((threads, isa): (usize, &IsaSet), format: Format, (n, k): (usize, usize), rows: usize, read: &Sampler) {
+/// What is measured when nobody says otherwise.
+const FORMATS: &str = "f32,bf16,q8_0,q4_0,q4_1,q5_1,q4_k,q5_k,q6_k,w4g128,w4g32,w8g64,\
+    q8_0-a8,q4_0-a8,q4_1-a8,q5_1-a8,q4_k-a8,q5_k-a8,q6_k-a8,w4g128-a8,w4g32-a8,w8g64-a8";
+
+fn measure(
+    (threads, isa): (usize, &IsaSet),
+    (format, rounding): (Format, Rounding),
+    (n, k): (usize, usize),
+    rows: usize,
+    read: &Sampler,
+) {
     let mut backend = CpuBackend::new(CpuConfig { threads, isa: isa.clone(), pin: true }).expect("a backend");
     let bytes = format.row_bytes(k).expect("a whole number of blocks") * n;
     let copies = if rows > 8 { 8 } else { (COLD / bytes).clamp(8, 400) };
     let prefix = format!("linear.{format}.");
-    let fits = |v: &&tare_ops::Variant| v.key.starts_with(&prefix) && isa.has(v.isa);
+    let fits = |v: &&tare_ops::Variant| v.key.starts_with(&prefix) && v.rounds(Some(rounding)) && isa.has(v.isa);
     let kernel = backend.variants().iter().find(fits).expect("a kernel").key.clone();
-    let (plan, batch) = plan(&mut backend, format, (n, k), (rows, copies), &kernel);
+    let (plan, batch) = plan(&mut backend, (format, rounding), (n, k), (rows, copies), &kernel);
     let exe = backend.compile(&plan).expect("a plan");
     let mut out = StepOutput::default();
     let (mut best, mut ceiling) = (f64::INFINITY, 0.0f64);
@@ -68,7 +84,7 @@ fn measure((threads, isa): (usize, &IsaSet), format: Format, (n, k): (usize, usi
     let (moved, flops) = ((bytes * copies) as f64, 2.0 * (rows * n * k * copies) as f64);
     let (rate, speed) = (moved / best / 1e9, flops / best / 1e9);
     let percent = 100.0 * rate / ceiling;
-    println!("{:8} {n:>6} {k:>6} {rows:>5} {rate:>9.2} {percent:>7.1} {speed:>9.1}  {kernel}", format.to_string());
+    println!("{:10} {n:>6} {k:>6} {rows:>5} {rate:>9.2} {percent:>7.1} {speed:>9.1}  {kernel}", format.to_string());
 }
 
 /// Processor time of this thread.
@@ -81,7 +97,7 @@ fn cpu_seconds() -> f64 {
 
 fn plan(
     backend: &mut CpuBackend,
-    format: Format,
+    (format, rounding): (Format, Rounding),
     (n, k): (usize, usize),
     (rows, copies): (usize, usize),
     kernel: &str,
@@ -101,7 +117,7 @@ fn plan(
     let mut calls = vec![OpCall { op: Op::Embedding { table, out: BufId(0) }, kernel: embed, layer: None }];
     for seed in 0..copies {
         let weight = hold(backend, &weight(format, n, k, seed as u64));
-        let (x, out, rounding) = (BufId(0), BufId(1), Rounding::F32);
+        let (x, out) = (BufId(0), BufId(1));
         let op = Op::Linear { x, weight, bias: None, accumulate: false, rounding, out };
         calls.push(OpCall { op, kernel: kernel.into(), layer: None });
     }

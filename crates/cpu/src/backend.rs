@@ -18,6 +18,7 @@ use crate::kernels::attention::Scores;
 use crate::kernels::kv_append::TableView;
 use crate::kernels::sample::Outputs;
 use crate::kv::KvPool;
+use crate::layouts::Fresh;
 use crate::matrix::Held;
 use crate::memory::{self, Memory};
 use crate::planted::Dose;
@@ -318,7 +319,7 @@ impl Backend for CpuBackend {
 
     fn pack(&mut self, weight: &Weight) -> Result<WeightId, OpError> {
         let id = u32::try_from(self.weights.len()).map_err(|_| Fault::new("weights", "fewer than 2^32", "more"))?;
-        self.weights.push(Held::new(weight));
+        self.weights.push(Held::new(WeightId(id), weight));
         Ok(WeightId(id))
     }
 
@@ -387,9 +388,12 @@ impl Backend for CpuBackend {
     }
 
     fn compile(&mut self, plan: &ForwardPlan) -> Result<Executable, OpError> {
+        let (registry, isa, weights) = (&self.registry, &self.isa, &self.weights[..]);
+        let layouts = Linker { registry, isa, weights, fresh: &Fresh::new() }.layouts(plan)?;
+        let fresh = layouts.reserve(weights)?;
+        let program = Linker { registry, isa, weights, fresh: &fresh }.compile(plan)?;
+        layouts.settle(fresh, &mut self.weights, &mut self.workers)?;
         self.settle()?;
-        let linker = Linker { registry: &self.registry, isa: &self.isa, weights: &self.weights };
-        let program = linker.compile(plan)?;
         self.step.tokens.reserve(plan.bucket.rows);
         self.step.tables.reserve(plan.bucket.rows);
         self.step.selected.reserve(plan.bucket.selected);

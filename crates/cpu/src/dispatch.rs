@@ -5,6 +5,7 @@ use std::fmt;
 use serde::Serialize;
 use tare_ops::RowSpace;
 
+use crate::coded;
 use crate::kernels::linear;
 use crate::pool::share_of;
 use crate::program::{Stage, Task};
@@ -85,10 +86,16 @@ impl Dispatch {
         let (what, rows, split) = match &stage.task {
             Task::Angles(_) => ("angles", all, fixed("rows", all, 1)),
             Task::Round(_, space) => ("round", of(space), fixed("rows", of(space), 1)),
-            Task::Embedding(..) => (KERNEL, all, fixed("rows", all, 1)),
+            Task::Quantize(_, call, space) => {
+                ("quantize", of(space), fixed("runs of 128 columns", call.items(of(space)), 1))
+            }
+            Task::Embedding(..) | Task::Gather(..) => (KERNEL, all, fixed("rows", all, 1)),
             Task::Norm(_, call, space) => (KERNEL, of(space), fixed("vectors", call.items(of(space)), 1)),
             Task::Rope(_, call) => (KERNEL, all, fixed("heads", call.items(all), 1)),
             Task::Linear(_, call, space) => (KERNEL, of(space), fixed("weight rows", call.weight.rows, linear::GROUP)),
+            Task::LinearInt8(_, call, space) => {
+                (KERNEL, of(space), fixed("weight rows", call.weight.rows, coded::ROWS))
+            }
             Task::KvAppend(call) => (KERNEL, all, fixed("heads", call.items(all), 1)),
             Task::Attention(_, call, _) => {
                 let (unit, items) = ("runs of heads", call.pieces(all));

@@ -1,4 +1,5 @@
-//! The kernels, one operator a file, written once over [`Lanes`](crate::lanes::Lanes).
+//! The kernels, one operator a file, written once over [`Lanes`](crate::lanes::Lanes) or
+//! [`Dots`](crate::dots::Dots).
 //!
 //! A kernel is a computation on one worker's share of a call. Where two workers could write the same element, the file
 //! says how the work is dealt out.
@@ -7,7 +8,9 @@ pub mod attention;
 pub mod embedding;
 pub mod kv_append;
 pub mod linear;
+pub mod linear_int8;
 pub mod norm;
+pub mod quantize;
 pub mod rope;
 pub mod round;
 pub mod sample;

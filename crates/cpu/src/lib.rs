@@ -1,21 +1,28 @@
 //! The CPU backend: worker pool, kernels and step execution.
 //!
-//! [`CpuBackend`] keeps weights as the packed bytes it is given, compiles a plan into a [`program`] (buffers, bound
-//! kernels, barriers), and runs a step as one parallel region of its [`pool`]. Kernels are written once over
-//! [`lanes`] and [`unpack`], and give the bits of the reference in `tare-ops` on every instruction set.
+//! [`CpuBackend`] keeps weights as the packed bytes it is given, or in [`panels`] for linears with 8-bit activations,
+//! compiles a plan into a [`program`] (buffers, bound kernels, barriers), and runs a step as one parallel region of its
+//! [`pool`]. Kernels are written once over [`lanes`] and [`unpack`], or over [`dots`] and [`coded`], and give the bits of the
+//! reference in `tare-ops` on every instruction set.
 
 pub mod backend;
 mod barrier;
 mod bell;
+pub mod coded;
+pub mod codes;
 mod crew;
 mod dispatch;
+pub mod dots;
+pub mod epilogue;
 pub mod isa;
 pub mod kernels;
 pub mod kv;
 pub mod lanes;
+pub mod layouts;
 pub mod matrix;
 pub mod memory;
 pub mod order;
+pub mod panels;
 mod planted;
 pub mod pool;
 pub mod program;

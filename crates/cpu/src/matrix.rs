@@ -1,34 +1,57 @@
-//! Weights where the file has them: packed bytes that stay mapped, seen through pointers to their rows.
+//! The weights of a backend: where the file has them, as packed bytes that stay mapped and are seen through pointers to
+//! their rows, or in panels.
 
 use std::ops::Range;
 
-use tare_core::{AffineBits, DType, Format, Weight, WeightData};
+use tare_core::{AffineBits, DType, Fault, Format, Weight, WeightData};
 use tare_formats::codec::dequantize_row;
+use tare_ops::{WeightId, WeightInfo};
 
+use crate::panels::Packed;
 use crate::rows::padded;
 
-/// A weight that the backend holds. The bytes are those given: nothing is copied, so a mapped file stays mapped.
+/// A weight that the backend holds. The bytes are those given: nothing is copied, so a mapped file stays mapped. Linears
+/// with 8-bit activations read a copy in panels, and where nobody else reads it, the bytes given are let go.
 #[derive(Debug)]
 pub struct Held {
-    weight: Weight,
+    info: WeightInfo,
+    file: Option<Weight>,
+    panels: Option<Packed>,
     /// A weight of one row (a norm's or a bias) as F32, padded with zeros; empty for matrices.
     vector: Vec<f32>,
 }
 
+/// The bytes behind the pointers of an executable, kept for as long as it lives.
+#[derive(Clone, Debug)]
+pub enum Kept {
+    /// As the file has them.
+    File(Weight),
+    /// In panels.
+    Panels(Packed),
+}
+
 impl Held {
-    /// Keeps `weight`.
-    pub fn new(weight: &Weight) -> Self {
+    /// Keeps `weight` under the handle `id`.
+    pub fn new(id: WeightId, weight: &Weight) -> Self {
         let mut vector = Vec::new();
         if weight.rows() == 1 {
             vector.resize(padded(weight.cols()), 0.0);
             dequantize_row(weight, 0, &mut vector[..weight.cols()]);
         }
-        Self { weight: weight.clone(), vector }
+        let info = WeightInfo {
+            id,
+            name: weight.name().to_string(),
+            format: weight.format(),
+            rows: weight.rows(),
+            cols: weight.cols(),
+            bytes: weight.bytes(),
+        };
+        Self { info, file: Some(weight.clone()), panels: None, vector }
     }
 
-    /// The weight itself.
-    pub fn weight(&self) -> &Weight {
-        &self.weight
+    /// What it is.
+    pub fn info(&self) -> &WeightInfo {
+        &self.info
     }
 
     /// Its one row as F32; none for a matrix.
@@ -36,24 +59,77 @@ impl Held {
         (!self.vector.is_empty()).then_some(&self.vector)
     }
 
-    /// The addresses of its bytes, which steps read.
+    /// The addresses of the bytes that steps read.
     pub fn ranges(&self) -> Vec<Range<usize>> {
         let of = |bytes: &[u8]| {
             let Range { start, end } = bytes.as_ptr_range();
             start as usize..end as usize
         };
-        match self.weight.data() {
-            WeightData::Blocks(bytes) => vec![of(bytes)],
-            WeightData::Affine(a) => vec![of(&a.words), of(&a.scales), of(&a.biases)],
-        }
+        let file = match self.file.as_ref().map(Weight::data) {
+            Some(WeightData::Blocks(bytes)) => vec![of(bytes)],
+            Some(WeightData::Affine(a)) => vec![of(&a.words), of(&a.scales), of(&a.biases)],
+            None => Vec::new(),
+        };
+        file.into_iter().chain(self.panels.as_ref().map(Packed::range)).collect()
     }
 
-    /// Its rows, packed.
-    pub fn matrix(&self) -> Matrix {
-        let w = &self.weight;
+    /// As the file has it.
+    ///
+    /// # Errors
+    /// When it was let go.
+    pub fn file(&self) -> Result<&Weight, Fault> {
+        self.file.as_ref().ok_or_else(|| {
+            let expected = "its bytes as the file has them, which this kernel reads";
+            Fault::new(&self.info.name, expected, "panels for 8-bit activations alone").remedy("pack the weight again")
+        })
+    }
+
+    /// In panels, if it is.
+    pub fn panels(&self) -> Option<&Packed> {
+        self.panels.as_ref()
+    }
+
+    /// Takes its panels, which have been filled.
+    pub fn take_panels(&mut self, panels: Packed) {
+        self.panels = Some(panels);
+    }
+
+    /// Lets the bytes go that were given, where there are panels.
+    pub fn let_file_go(&mut self) {
+        if self.panels.is_some() {
+            self.file = None;
+        }
+    }
+}
+
+fn affine_bits(format: Format) -> AffineBits {
+    match format {
+        Format::Affine { bits, .. } => bits,
+        _ => AffineBits::Eight,
+    }
+}
+
+/// Pointers into a weight as the file has it, which outlives every step that uses them.
+#[derive(Clone, Copy, Debug)]
+pub struct Matrix {
+    /// Output features.
+    pub rows: usize,
+    first: PackedRow,
+    row_bytes: usize,
+    scale_row_bytes: usize,
+}
+
+// SAFETY: the bytes behind the pointers are read-only and are kept by the executable.
+unsafe impl Send for Matrix {}
+// SAFETY: as above.
+unsafe impl Sync for Matrix {}
+
+impl Matrix {
+    /// The rows of `w`, packed.
+    pub fn of(w: &Weight) -> Self {
         let (rows, cols) = (w.rows(), w.cols());
         match w.data() {
-            WeightData::Blocks(bytes) => Matrix {
+            WeightData::Blocks(bytes) => Self {
                 rows,
                 first: PackedRow {
                     quants: bytes.as_ptr(),
@@ -66,7 +142,7 @@ impl Held {
                 row_bytes: bytes.len().checked_div(rows).unwrap_or(0),
                 scale_row_bytes: 0,
             },
-            WeightData::Affine(a) => Matrix {
+            WeightData::Affine(a) => Self {
                 rows,
                 first: PackedRow {
                     quants: a.words.as_ptr(),
@@ -81,31 +157,7 @@ impl Held {
             },
         }
     }
-}
 
-fn affine_bits(format: Format) -> AffineBits {
-    match format {
-        Format::Affine { bits, .. } => bits,
-        _ => AffineBits::Eight,
-    }
-}
-
-/// Pointers into a [`Held`] weight, which outlives every step that uses them.
-#[derive(Clone, Copy, Debug)]
-pub struct Matrix {
-    /// Output features.
-    pub rows: usize,
-    first: PackedRow,
-    row_bytes: usize,
-    scale_row_bytes: usize,
-}
-
-// SAFETY: the bytes behind the pointers are read-only and belong to the backend that owns the executable.
-unsafe impl Send for Matrix {}
-// SAFETY: as above.
-unsafe impl Sync for Matrix {}
-
-impl Matrix {
     /// Row `r`; the last one for any `r` past the end, so that tiles need no ragged case.
     #[inline(always)]
     pub fn row(&self, r: usize) -> PackedRow {

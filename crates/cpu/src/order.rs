@@ -9,6 +9,8 @@ pub enum Resource {
     Buffer(BufId),
     /// Its rounded copy.
     Rounded(BufId),
+    /// Its copy in 8 bits.
+    Codes(BufId),
     /// The cache of a layer.
     Cache(u32),
     /// Sines and cosines of the step.

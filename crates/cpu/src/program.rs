@@ -1,24 +1,34 @@
 //! A plan made ready: buffers allocated, kernels bound, barriers placed.
 
+mod int8;
+
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 
 use tare_core::{DType, Fault};
-use tare_ops::{BatchCheck, BufId, ForwardPlan, IsaSet, Op, OpCall, OpError, RopeTable, Rounding, RowSpace, WeightId};
+use tare_ops::{
+    BatchCheck, BufId, ForwardPlan, IsaSet, Op, OpCall, OpError, RopeTable, Rounding, RowSpace, Variant, WeightId,
+};
 
+use crate::codes::Codes;
+use crate::epilogue::{Bias, Epilogue};
 use crate::kernels::attention::{Attention, AttentionFn};
+use crate::kernels::embedding::panels::{Gather, GatherFn};
 use crate::kernels::embedding::{Embedding, EmbeddingFn};
 use crate::kernels::kv_append::KvAppend;
-use crate::kernels::linear::{Bias, Linear, LinearFn};
+use crate::kernels::linear::{Linear, LinearFn};
+use crate::kernels::linear_int8::{LinearInt8, LinearInt8Fn};
 use crate::kernels::norm::{Norm, NormFn};
+use crate::kernels::quantize::{Quantize, QuantizeFn};
 use crate::kernels::rope::{Angles, Rope, RopeFn};
 use crate::kernels::round::Round;
 use crate::kernels::sample::{Sample, SampleFn};
 use crate::kernels::select_rows::SelectRows;
 use crate::kernels::swiglu::{SwiGlu, SwiGluFn};
 use crate::kv::out_of_memory;
-use crate::matrix::Held;
+use crate::layouts::{Fresh, Layouts};
+use crate::matrix::{Held, Kept, Matrix};
 use crate::memory::Memory;
 use crate::order::{Order, Resource};
 use crate::planted::Spin;
@@ -32,14 +42,20 @@ pub enum Task {
     Angles(Angles),
     /// Rounding in front of linears.
     Round(Round, RowSpace),
+    /// Activations to 8 bits in front of linears.
+    Quantize(QuantizeFn, Quantize, RowSpace),
     /// Rows of the embedding.
     Embedding(EmbeddingFn, Embedding),
+    /// The same, out of panels.
+    Gather(GatherFn, Gather),
     /// Norm of rows or heads.
     Norm(NormFn, Norm, RowSpace),
     /// Rotary embedding.
     Rope(RopeFn, Rope),
     /// Matrix product.
     Linear(LinearFn, Linear, RowSpace),
+    /// Matrix product with activations in 8 bits.
+    LinearInt8(LinearInt8Fn, LinearInt8, RowSpace),
     /// Keys and values into the cache.
     KvAppend(KvAppend),
     /// Attention, and the counter from which its workers take pieces.
@@ -94,6 +110,8 @@ pub struct Program {
     pub attends: bool,
     /// What the stages' pointers point into; parts of a program work in the buffers of the whole.
     pub(crate) buffers: Vec<Arc<Vec<Memory>>>,
+    /// The matrices that the stages' pointers point into.
+    pub kept: Arc<Vec<Kept>>,
     /// Nanoseconds that worker 0 spent in planted delays, over all runs.
     pub(crate) spun_ns: Arc<AtomicU64>,
 }
@@ -107,9 +125,22 @@ pub struct Linker<'a> {
     pub isa: &'a IsaSet,
     /// The weights of the backend, by [`WeightId`].
     pub weights: &'a [Held],
+    /// Panels that are not filled yet.
+    pub fresh: &'a Fresh,
 }
 
 impl Linker<'_> {
+    /// In which layouts `plan` reads its matrices.
+    ///
+    /// # Errors
+    /// As [`Linker::compile`].
+    pub fn layouts(&self, plan: &ForwardPlan) -> Result<Layouts, OpError> {
+        plan.validate()?;
+        self.check_weights(plan)?;
+        let entries = plan.calls.iter().map(|call| self.resolve(plan, call)).collect::<Result<Vec<_>, _>>()?;
+        Ok(Layouts::of(plan, &entries))
+    }
+
     /// Compiles `plan`.
     ///
     /// # Errors
@@ -133,6 +164,7 @@ impl Linker<'_> {
             attends: build.attends,
             stages: build.stages,
             buffers: vec![Arc::new(build.memory)],
+            kept: Arc::new(build.kept),
             spun_ns: Arc::default(),
         })
     }
@@ -144,9 +176,9 @@ impl Linker<'_> {
             let Some(held) = self.weights.get(info.id.0 as usize) else {
                 return Err(Fault::new(at(), "a handle of this backend", info.id.0.to_string()));
             };
-            let w = held.weight();
-            if (w.format(), w.rows(), w.cols()) != (info.format, info.rows, info.cols) {
-                let expected = format!("{} [{}, {}]", w.format(), w.rows(), w.cols());
+            let w = held.info();
+            if (w.format, w.rows, w.cols) != (info.format, info.rows, info.cols) {
+                let expected = format!("{} [{}, {}]", w.format, w.rows, w.cols);
                 return Err(Fault::new(at(), expected, format!("{} [{}, {}]", info.format, info.rows, info.cols)));
             }
         }
@@ -156,7 +188,12 @@ impl Linker<'_> {
     fn resolve(&self, plan: &ForwardPlan, call: &OpCall) -> Result<Entry, Fault> {
         let format = call.op.matrix().and_then(|w| plan.weight(w)).map(|w| w.format);
         let named = self.registry.find(&call.kernel);
-        let fitting = named.filter(|(v, _)| v.op == call.op.name() && (v.format.is_none() || v.format == format));
+        let computes = |v: &Variant| match &call.op {
+            Op::Linear { rounding, .. } => v.rounds(Some(*rounding)),
+            _ => true,
+        };
+        let fitting =
+            named.filter(|(v, _)| v.op == call.op.name() && (v.format.is_none() || v.format == format) && computes(v));
         let reads = format.map_or_else(String::new, |f| format!(" for {f}"));
         match fitting {
             Some((v, entry)) if self.isa.has(v.isa) => Ok(entry),
@@ -164,7 +201,11 @@ impl Linker<'_> {
                 Err(Fault::new(format!("plan {}", plan.name), format!("a host with {}", v.isa), call.kernel.clone()))
             }
             None => {
-                let expected = format!("a kernel of this backend that computes {}{reads}", call.op.name());
+                let with = match &call.op {
+                    Op::Linear { rounding, .. } => format!(" with activations in {rounding}"),
+                    _ => String::new(),
+                };
+                let expected = format!("a kernel of this backend that computes {}{reads}{with}", call.op.name());
                 Err(Fault::new(format!("plan {}", plan.name), expected, call.kernel.clone()))
             }
         }
@@ -179,6 +220,9 @@ struct Build<'a> {
     rows: Vec<Rows>,
     /// The rounded copy of each buffer, and whether it is that of the buffer's present content.
     rounded: Vec<Option<(Rows, bool)>>,
+    /// The copy of each buffer in 8 bits, in the same way.
+    codes: Vec<Option<(Codes, bool)>>,
+    kept: Vec<Kept>,
     angles: Option<Angles>,
     order: Order,
     stages: Vec<Stage>,
@@ -193,6 +237,8 @@ impl<'a> Build<'a> {
             memory: Vec::new(),
             rows: Vec::new(),
             rounded: vec![None; plan.buffers.len()],
+            codes: vec![None; plan.buffers.len()],
+            kept: Vec::new(),
             angles: None,
             order: Order::default(),
             stages: Vec::new(),
@@ -206,15 +252,27 @@ impl<'a> Build<'a> {
     }
 
     fn allocate(&mut self, space: RowSpace, width: usize) -> Result<Rows, OpError> {
-        let rows = match space {
-            RowSpace::All => self.plan.bucket.rows,
-            RowSpace::Selected => self.plan.bucket.selected,
-        };
-        let bytes = rows.saturating_mul(padded(width)).saturating_mul(size_of::<f32>());
-        let memory = Memory::zeroed(bytes).ok_or_else(|| out_of_memory("a step buffer", bytes))?;
+        let bytes = self.most(space).saturating_mul(padded(width)).saturating_mul(size_of::<f32>());
+        let memory = step_memory(bytes)?;
         let view = Rows::new(&memory, width);
         self.memory.push(memory);
         Ok(view)
+    }
+
+    /// The most rows of a buffer.
+    fn most(&self, space: RowSpace) -> usize {
+        match space {
+            RowSpace::All => self.plan.bucket.rows,
+            RowSpace::Selected => self.plan.bucket.selected,
+        }
+    }
+
+    /// A matrix as the file has it.
+    fn matrix(&mut self, id: WeightId) -> Result<Matrix, Fault> {
+        let linker = self.linker;
+        let weight = linker.weights[id.0 as usize].file()?;
+        self.kept.push(Kept::File(weight.clone()));
+        Ok(Matrix::of(weight))
     }
 
     fn buffer(&self, id: BufId) -> Rows {
@@ -227,8 +285,8 @@ impl<'a> Build<'a> {
 
     fn vector(&self, id: WeightId) -> Result<NonNull<f32>, Fault> {
         let held = &self.linker.weights[id.0 as usize];
-        let shape = || format!("[{}, {}]", held.weight().rows(), held.weight().cols());
-        let v = held.vector().ok_or_else(|| Fault::new(held.weight().name(), "a vector: one row", shape()))?;
+        let shape = || format!("[{}, {}]", held.info().rows, held.info().cols);
+        let v = held.vector().ok_or_else(|| Fault::new(&held.info().name, "a vector: one row", shape()))?;
         // Of the whole slice: kernels read all of it through this pointer.
         Ok(NonNull::from(v).cast())
     }
@@ -237,10 +295,9 @@ impl<'a> Build<'a> {
     fn push(&mut self, call: usize, task: Task, reads: &[Resource], writes: &[Resource]) {
         let barrier = self.order.meets(reads, writes);
         for w in writes {
-            if let Resource::Buffer(id) = w
-                && let Some((_, fresh)) = &mut self.rounded[id.0 as usize]
-            {
-                *fresh = false;
+            if let Resource::Buffer(id) = w {
+                self.rounded[id.0 as usize].iter_mut().for_each(|(_, fresh)| *fresh = false);
+                self.codes[id.0 as usize].iter_mut().for_each(|(_, fresh)| *fresh = false);
             }
         }
         self.stages.push(Stage { task, call, barrier });
@@ -250,9 +307,12 @@ impl<'a> Build<'a> {
         use Resource::{Buffer, Cache, Output};
         match (op, entry) {
             (Op::Embedding { table, out }, Entry::Embedding(f)) => {
-                let table = self.linker.weights[table.0 as usize].matrix();
-                let call = Embedding { table, out: self.buffer(*out) };
+                let call = Embedding { table: self.matrix(*table)?, out: self.buffer(*out) };
                 self.push(i, Task::Embedding(f, call), &[], &[Buffer(*out)]);
+            }
+            (Op::Embedding { table, out }, Entry::Gather(f)) => {
+                let call = Gather { table: self.panels(*table)?, out: self.buffer(*out) };
+                self.push(i, Task::Gather(f, call), &[], &[Buffer(*out)]);
             }
             (Op::RmsNorm { x, weight, eps, out }, Entry::Norm(f)) => {
                 let (size, weight) = (self.buffer(*x).width, self.vector(*weight)?);
@@ -272,6 +332,9 @@ impl<'a> Build<'a> {
                 self.push(i, Task::Rope(f, call), &[Resource::Angles], &[Buffer(*x)]);
             }
             (Op::Linear { .. }, Entry::Linear(f)) => self.linear(i, op, f)?,
+            (Op::Linear { x, weight, .. }, Entry::LinearInt8 { quantize, product }) => {
+                self.linear_int8(i, op, (*x, *weight), (quantize, product))?;
+            }
             (Op::KvAppend { layer, k, v }, Entry::KvAppend) => {
                 let kv = self.plan.kv;
                 let call = KvAppend {
@@ -316,20 +379,24 @@ impl<'a> Build<'a> {
     }
 
     fn linear(&mut self, i: usize, op: &Op, f: LinearFn) -> Result<(), OpError> {
-        let Op::Linear { x, weight, bias, accumulate, rounding, out } = op else { return Ok(()) };
+        let Op::Linear { x, weight, rounding, .. } = op else { return Ok(()) };
         let (from, read) = match rounding {
-            Rounding::F32 => (self.buffer(*x), Resource::Buffer(*x)),
             Rounding::Bf16 => (self.round(i, *x)?, Resource::Rounded(*x)),
+            _ => (self.buffer(*x), Resource::Buffer(*x)),
         };
-        let call = Linear {
-            x: from,
-            weight: self.linker.weights[weight.0 as usize].matrix(),
-            bias: Bias(bias.map(|b| self.vector(b)).transpose()?),
-            accumulate: *accumulate,
-            out: self.buffer(*out),
-        };
-        self.push(i, Task::Linear(f, call, self.space(*x)), &[read], &[Resource::Buffer(*out)]);
+        let call = Linear { x: from, weight: self.matrix(*weight)?, end: self.epilogue(op)? };
+        self.push(i, Task::Linear(f, call, self.space(*x)), &[read], &[Resource::Buffer(*op.output())]);
         Ok(())
+    }
+
+    /// What a linear does with its products.
+    fn epilogue(&self, op: &Op) -> Result<Epilogue, Fault> {
+        let (bias, accumulate) = match op {
+            Op::Linear { bias, accumulate, .. } => (*bias, *accumulate),
+            _ => (None, false),
+        };
+        let bias = Bias(bias.map(|b| self.vector(b)).transpose()?);
+        Ok(Epilogue { bias, accumulate, out: self.buffer(*op.output()) })
     }
 
     /// The rounded copy of a buffer, made by a stage unless it is there already.
@@ -358,4 +425,8 @@ impl<'a> Build<'a> {
         self.angles = Some(angles);
         Ok(angles)
     }
+}
+
+fn step_memory(bytes: usize) -> Result<Memory, OpError> {
+    Memory::zeroed(bytes).ok_or_else(|| out_of_memory("a step buffer", bytes))
 }

@@ -1,12 +1,19 @@
 //! Every kernel of this backend, the preferred ones first.
 
-use tare_core::{AffineBits, Format};
-use tare_ops::{Fit, Isa, IsaSet, OpName, OpShape, Order, Slack, Variant};
+use std::marker::PhantomData;
 
+use tare_core::{AffineBits, Format};
+use tare_ops::{Fit, Isa, IsaSet, OpName, OpShape, Order, Rounding, Slack, Variant};
+
+use crate::coded::{Coded, Visit, visit};
+use crate::dots::Dots;
 use crate::kernels::attention::{self, AttentionFn};
+use crate::kernels::embedding::panels::{GatherFn, OfFormat};
 use crate::kernels::embedding::{self, EmbeddingFn};
 use crate::kernels::linear::{self, LinearFn};
+use crate::kernels::linear_int8::{self, LinearInt8Fn};
 use crate::kernels::norm::{self, NormFn};
+use crate::kernels::quantize::{self, QuantizeFn};
 use crate::kernels::rope::{self, RopeFn};
 use crate::kernels::sample::{self, SampleFn};
 use crate::kernels::swiglu::{self, SwiGluFn};
@@ -18,8 +25,17 @@ use crate::unpack::{self, Unpack};
 pub enum Entry {
     /// See [`embedding`].
     Embedding(EmbeddingFn),
+    /// See [`panels`](crate::kernels::embedding::panels).
+    Gather(GatherFn),
     /// See [`linear`](mod@linear).
     Linear(LinearFn),
+    /// See [`linear_int8`].
+    LinearInt8 {
+        /// Activations to 8 bits.
+        quantize: QuantizeFn,
+        /// The product.
+        product: LinearInt8Fn,
+    },
     /// See [`norm`]: rows and heads.
     Norm(NormFn),
     /// See [`rope`].
@@ -41,6 +57,13 @@ pub enum Entry {
     Sample(SampleFn),
 }
 
+impl Entry {
+    /// Whether it reads its matrix in [`panels`](crate::panels); else as the file has it.
+    pub const fn reads_panels(self) -> bool {
+        matches!(self, Entry::Gather(_) | Entry::LinearInt8 { .. })
+    }
+}
+
 /// Kernels and their functions, in the same order.
 #[derive(Debug, Default)]
 pub struct Registry {
@@ -58,6 +81,15 @@ impl Registry {
             r.level::<crate::lanes::avx2::Avx2>();
         }
         r.level::<Array>();
+        #[cfg(target_arch = "x86_64")]
+        {
+            r.int8::<crate::dots::vnni::Vnni>();
+            r.int8::<crate::lanes::avx2::Avx2>();
+        }
+        r.int8::<Array>();
+        for (format, gather) in Format::ALL.into_iter().filter_map(|f| Some((f, visit(f, OfFormat)?))) {
+            r.eight_bits((OpName::Embedding, format, Isa::Portable), Entry::Gather(gather), always);
+        }
         r.add(OpName::KvAppend, None, Isa::Portable, Entry::KvAppend);
         r.add(OpName::SelectRows, None, Isa::Portable, Entry::SelectRows);
         r
@@ -79,8 +111,26 @@ impl Registry {
             None => format!("{op}.{isa}"),
         };
         let fits = if matches!(entry, Entry::KvAppend | Entry::SelectRows) { always } else { best_level };
-        self.variants.push(Variant { key, op, format, isa, order: Order::Reference, slack: Slack::F32, fits });
+        let (order, slack, roundings) = (Order::Reference, Slack::F32, Rounding::FLOATING);
+        self.variants.push(Variant { key, op, format, isa, order, slack, roundings, fits });
         self.entries.push(entry);
+    }
+
+    /// A kernel that reads panels.
+    fn eight_bits(&mut self, (op, format, isa): (OpName, Format, Isa), entry: Entry, fits: Fits) {
+        let (key, format) = (format!("{op}.{format}.a8.{isa}"), Some(format));
+        let (order, slack, roundings) = (Order::Reference, Slack::F32, EIGHT_BITS);
+        self.variants.push(Variant { key, op, format, isa, order, slack, roundings, fits });
+        self.entries.push(entry);
+    }
+
+    /// The linears written over [`Dots`], for one instruction set.
+    fn int8<D: Dots>(&mut self) {
+        for format in Format::ALL {
+            if let Some(entry) = visit(format, LinearOf::<D>(PhantomData)) {
+                self.eight_bits((OpName::Linear, format, D::ISA), entry, best_of_dots);
+            }
+        }
     }
 
     /// The kernels written over [`Lanes`], for one instruction set.
@@ -97,6 +147,22 @@ impl Registry {
         self.add(OpName::Attention, None, L::ISA, Entry::Attention { f32, bf16 });
         self.add(OpName::SwiGlu, None, L::ISA, Entry::SwiGlu(swiglu::kernel::<L>()));
         self.add(OpName::Sample, None, L::ISA, Entry::Sample(sample::kernel::<L>()));
+    }
+}
+
+/// When a kernel fits.
+type Fits = fn(&Variant, &OpShape, &IsaSet) -> Fit;
+
+/// What linears over panels do to activations.
+const EIGHT_BITS: &[Rounding] = &[Rounding::Int8];
+
+/// The linear of a format on `D`.
+struct LinearOf<D>(PhantomData<D>);
+
+impl<D: Dots> Visit for LinearOf<D> {
+    type Output = Entry;
+    fn visit<F: Coded>(self) -> Entry {
+        Entry::LinearInt8 { quantize: quantize::kernel::<D::L>(), product: linear_int8::kernel::<D, F>() }
     }
 }
 
@@ -128,12 +194,23 @@ fn always(_: &Variant, _: &OpShape, _: &IsaSet) -> Fit {
 
 /// Best on the highest level that the host has a kernel for; a fallback below it.
 fn best_level(v: &Variant, _: &OpShape, isa: &IsaSet) -> Fit {
-    let built = [Isa::Avx512, Isa::Avx2];
-    match built.into_iter().find(|level| isa.has(*level)) {
-        Some(best) if best == v.isa => Fit::Best,
+    best_of(&[Isa::Avx512, Isa::Avx2], v, isa)
+}
+
+/// The same for kernels over [`Dots`].
+fn best_of_dots(v: &Variant, _: &OpShape, isa: &IsaSet) -> Fit {
+    best_of(&[Isa::Avx512Vnni, Isa::Avx2], v, isa)
+}
+
+fn best_of(built: &[Isa], v: &Variant, isa: &IsaSet) -> Fit {
+    match built.iter().find(|level| isa.has(**level)) {
+        Some(best) if *best == v.isa => Fit::Best,
         Some(best) => Fit::Fallback { why: format!("this host has {best}, for which there is a kernel") },
         None => {
-            Fit::Fallback { why: "no vector level that kernels are written for (avx512, avx2) is in use".to_string() }
+            let levels: Vec<&str> = built.iter().map(|level| level.name()).collect();
+            Fit::Fallback {
+                why: format!("no vector level that kernels are written for ({}) is in use", levels.join(", ")),
+            }
         }
     }
 }

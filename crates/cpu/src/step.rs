@@ -109,10 +109,13 @@ impl Step<'_> {
             match &stage.task {
                 Task::Angles(angles) => angles.fill(&self.program.rope, &self.batch.rows, region),
                 Task::Round(round, space) => round.run(self.rows(*space), region),
+                Task::Quantize(f, call, space) => f(call, self.rows(*space), region),
                 Task::Embedding(f, call) => f(call, self.tokens, region),
+                Task::Gather(f, call) => f(call, self.tokens, region),
                 Task::Norm(f, call, space) => f(call, self.rows(*space), region),
                 Task::Rope(f, call) => f(call, all, region),
                 Task::Linear(f, call, space) => f(call, self.rows(*space), region, workspace.linear.as_ptr()),
+                Task::LinearInt8(f, call, space) => f(call, self.rows(*space), region),
                 Task::KvAppend(call) => call.run(&self.batch.rows, self.tables, region),
                 Task::Attention(f, call, next) => {
                     let (rows, tables) = (&self.batch.rows[..], self.tables);

@@ -139,7 +139,11 @@ impl Linker<'_> {
     fn check_kernel(&self, plan: &ForwardPlan, call: &OpCall) -> Result<(), Fault> {
         let format = call.op.matrix().and_then(|w| plan.weight(w)).map(|w| w.format);
         let named = self.variants.iter().find(|v| v.key == call.kernel);
-        if named.is_some_and(|v| v.op == call.op.name() && (v.format.is_none() || v.format == format)) {
+        let rounds = |v: &Variant| match &call.op {
+            Op::Linear { rounding, .. } => v.rounds(Some(*rounding)),
+            _ => true,
+        };
+        if named.is_some_and(|v| v.op == call.op.name() && (v.format.is_none() || v.format == format) && rounds(v)) {
             return Ok(());
         }
         let reads = format.map_or_else(String::new, |f| format!(" for {f}"));

@@ -78,7 +78,8 @@ fn variant(op: OpName, format: Option<Format>) -> Variant {
         OpName::Attention => attention,
         _ => always,
     };
-    Variant { key, op, format, isa: Isa::Cuda, order: Order::Reference, slack: Slack::F32, fits }
+    let (order, slack, roundings) = (Order::Reference, Slack::F32, Rounding::FLOATING);
+    Variant { key, op, format, isa: Isa::Cuda, order, slack, roundings, fits }
 }
 
 /// Kernels of `op` with an order of their own.
@@ -86,7 +87,8 @@ fn free(op: OpName) -> Vec<Variant> {
     let one = |method: &str, format: Option<Format>, fits| {
         let read = format.map_or_else(String::new, |f| format!("{f}."));
         let key = format!("{op}.{read}{method}.{}", Isa::Cuda);
-        Variant { key, op, format, isa: Isa::Cuda, order: Order::Free, slack: Slack::F32, fits }
+        let (order, slack, roundings) = (Order::Free, Slack::F32, Rounding::FLOATING);
+        Variant { key, op, format, isa: Isa::Cuda, order, slack, roundings, fits }
     };
     let hopper = |v: Variant| Variant { isa: Isa::Hopper, ..v };
     match op {

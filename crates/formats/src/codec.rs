@@ -7,6 +7,7 @@ pub mod affine;
 pub mod ggml;
 pub mod kquant;
 pub mod plain;
+pub mod quants;
 
 use tare_core::{Format, Weight, WeightData};
 
@@ -21,10 +22,7 @@ pub fn dequantize_row(w: &Weight, row: usize, out: &mut [f32]) {
         (WeightData::Affine(a), Format::Affine { bits, group }) => {
             affine::row(&affine::Row::of(a, bits, group as usize, w.cols(), row), out);
         }
-        (WeightData::Blocks(bytes), format) => {
-            let len = bytes.len() / w.rows();
-            block_row(format, &bytes[row * len..(row + 1) * len], out);
-        }
+        (WeightData::Blocks(bytes), format) => block_row(format, row_of(bytes, w.rows(), row), out),
         (WeightData::Affine(_), format) => unreachable!("`Weight` never holds affine tensors as {format}"),
     }
 }
@@ -38,6 +36,12 @@ pub fn dequantize(w: &Weight) -> Vec<f32> {
         }
     }
     out
+}
+
+/// Row `row` of `rows` rows of equally many bytes.
+fn row_of(bytes: &[u8], rows: usize, row: usize) -> &[u8] {
+    let len = bytes.len() / rows;
+    &bytes[row * len..(row + 1) * len]
 }
 
 /// One row of a plain or block format.

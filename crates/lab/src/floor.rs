@@ -12,6 +12,9 @@ use crate::work::ClockedRequest;
 pub const BYTE_CEILING: &str = "memory-read";
 /// Name of the ceiling that bounds operations: F32 multiply-adds.
 pub const FLOP_CEILING: &str = "fma-f32";
+/// Name of the ceiling that bounds the operations of a plan with 8-bit activations. It is not measured, so that floors of
+/// such plans stand on bytes: F32 multiply-adds bound no integer product.
+pub const INT8_CEILING: &str = "dot-int8";
 
 /// Bytes and operations of both phases of `request` under `plan`.
 ///
@@ -114,7 +117,10 @@ fn step(plan: &ForwardPlan, rows: StepRows) -> Demand {
         flop_ceiling: FLOP_CEILING.into(),
     };
     for (call, c) in plan.calls.iter().zip(call_costs(plan, rows)) {
-        d.flops += c.flops;
+        d.flops += c.flops + c.int8_ops;
+        if c.int8_ops > 0 {
+            d.flop_ceiling = INT8_CEILING.into();
+        }
         match call.op.name() {
             OpName::Attention => d.kv_read_bytes += c.bytes,
             OpName::KvAppend => d.kv_write_bytes += c.bytes,

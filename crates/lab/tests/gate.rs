@@ -73,7 +73,7 @@ fn missed(report: &GateReport) -> Vec<&str> {
 fn honest_runs_pass_under_every_plan_and_class() {
     let scene = Scene::new(LENGTHS);
     for plan in PlanSpec::names() {
-        for class in ["f32", "w4a16"] {
+        for class in ["f32", "w4a16", "w4a8"] {
             let report = scene.judge(&scene.rig(plan, class), |_| {});
             assert!(report.misses.is_empty(), "{plan} {class}: {:?}", report.misses);
             let has = |name: &str| report.checks.iter().any(|c| c.name == name && c.compared > 0);

@@ -8,7 +8,7 @@ use tare_formats::config::RopeStyle as FileStyle;
 use tare_ops::plan::{RopeStyle, RopeTable};
 use tare_ops::reference::rope::frequencies;
 use tare_ops::{
-    Backend, Bucket, Class, Fit, ForwardPlan, IsaSet, KvShape, Op, OpCall, OpName, OpShape, RowSpace, Variant,
+    Backend, Bucket, Class, Fit, ForwardPlan, IsaSet, KvShape, Op, OpCall, OpName, OpShape, Rounding, RowSpace, Variant,
 };
 
 use crate::{ModelError, PackedModel, PlanSpec, Strategy, decoder};
@@ -162,7 +162,7 @@ pub fn op_shape(plan: &ForwardPlan, op: &Op, context: usize) -> OpShape {
         rounding: None,
     };
     match op {
-        Op::Embedding { out, .. } => flat(rows(*out), width(*out)),
+        Op::Embedding { table, out } => OpShape { rounding: plan.rounding_of(*table), ..flat(rows(*out), width(*out)) },
         Op::RmsNorm { x, .. } | Op::SelectRows { x, .. } => flat(rows(*x), width(*x)),
         Op::HeadNorm { x, heads, .. } | Op::Rope { x, heads } => {
             OpShape { heads: *heads as usize, head_size: kv.head_size, ..flat(rows(*x), width(*x)) }
@@ -263,6 +263,9 @@ pub fn describe(s: &OpShape) -> String {
     if let Some(format) = s.format {
         text += &format!(", {format}");
     }
+    if s.rounding == Some(Rounding::Int8) {
+        text += ", 8-bit activations";
+    }
     text
 }
 
@@ -284,6 +287,7 @@ mod tests {
             isa,
             order: Order::Reference,
             slack: Slack::F32,
+            roundings: Rounding::ALL,
             fits,
         }
     }

@@ -1,6 +1,7 @@
 //! Arithmetic classes: what a plan promises about the numbers it computes with.
 
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use tare_core::{DType, Fault, Format};
 
 /// What a linear operator does to its input before it multiplies.
@@ -11,6 +12,26 @@ pub enum Rounding {
     F32,
     /// Activations are rounded to BF16 (nearest, ties to even); products and sums are F32.
     Bf16,
+    /// Activations become 8-bit integers, 32 of a row under one scale; products and the sums of a group are integers: see
+    /// [`crate::reference::int8`].
+    Int8,
+}
+
+impl Rounding {
+    /// Those that leave numbers in floating point, in which every weight format can be multiplied.
+    pub const FLOATING: &'static [Rounding] = &[Rounding::F32, Rounding::Bf16];
+    /// All of them.
+    pub const ALL: &'static [Rounding] = &[Rounding::F32, Rounding::Bf16, Rounding::Int8];
+}
+
+impl fmt::Display for Rounding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Rounding::F32 => "f32",
+            Rounding::Bf16 => "bf16",
+            Rounding::Int8 => "int8",
+        })
+    }
 }
 
 /// In which order sums are made: what a class promises, and what a kernel keeps.
@@ -42,7 +63,7 @@ pub struct Class {
 }
 
 /// The classes that are built, in the order they are listed to people.
-pub const CLASSES: [Class; 7] = [
+pub const CLASSES: [Class; 9] = [
     Class {
         name: "f32",
         rounding: Rounding::F32,
@@ -72,6 +93,20 @@ pub const CLASSES: [Class; 7] = [
         summary: "weights stay packed in 6 or 8 bits, activations F32, F32 sums, KV BF16",
     },
     Class {
+        name: "w4a8",
+        rounding: Rounding::Int8,
+        kv: DType::BF16,
+        order: Order::Reference,
+        summary: "weights stay packed in 4 or 5 bits, activations in 8 bits by 32, integer sums in a group, KV BF16",
+    },
+    Class {
+        name: "w8a8",
+        rounding: Rounding::Int8,
+        kv: DType::BF16,
+        order: Order::Reference,
+        summary: "weights stay packed in 6 or 8 bits, activations in 8 bits by 32, integer sums in a group, KV BF16",
+    },
+    Class {
         name: "bf16-free",
         rounding: Rounding::Bf16,
         kv: DType::BF16,
@@ -96,28 +131,32 @@ pub const CLASSES: [Class; 7] = [
 
 /// What the name of a class of [`Order::Free`] adds to that of the class of the same weights.
 const FREE: &str = "-free";
+/// How the names of classes with 8-bit activations end, and those of the classes of the same weights without.
+const EIGHT_BIT_ACTIVATIONS: [&str; 2] = ["a8", "a16"];
 
 impl Class {
     /// The class of that name.
     ///
     /// # Errors
-    /// When there is none; the classes that SYSTEM.md names but are not built yet are told apart from typing errors.
+    /// When there is none; classes that are not built yet are told apart from typing errors.
     pub fn by_name(name: &str) -> Result<Self, Fault> {
         if let Some(c) = CLASSES.iter().find(|c| c.name == name) {
             return Ok(*c);
         }
         let names: Vec<&str> = CLASSES.iter().map(|c| c.name).collect();
         let found = match name {
-            "w4a8" | "w8a8" => format!("`{name}`, which is not built yet (8-bit activations)"),
             n if n.ends_with("-kv8") => format!("`{name}`, which is not built yet (8-bit KV cache)"),
             _ => format!("`{name}`"),
         };
         Err(Fault::new("class", format!("one of {}", names.join(", ")), found))
     }
 
-    /// The name of the class of the same weights that keeps the reference's order.
-    pub fn ordered_name(self) -> &'static str {
-        self.name.strip_suffix(FREE).unwrap_or(self.name)
+    /// The class of the same weights that nobody has to ask for: in the reference's order, activations not in 8 bits.
+    pub fn plain(self) -> Self {
+        let ordered = self.name.strip_suffix(FREE).unwrap_or(self.name);
+        let [short, whole] = EIGHT_BIT_ACTIVATIONS;
+        let name = ordered.strip_suffix(short).map_or_else(|| ordered.to_string(), |w| format!("{w}{whole}"));
+        CLASSES.into_iter().find(|c| c.name == name).unwrap_or(self)
     }
 
     /// Whether a kernel that adds in `order` may compute in this class; the reason when not.
@@ -135,7 +174,7 @@ impl Class {
 
     /// Whether a linear weight in `format` may be computed with in this class; the reason when not.
     pub fn admits(self, format: Format) -> Result<(), String> {
-        let ok = match self.ordered_name() {
+        let ok = match self.plain().name {
             "f32" => true,
             "bf16" => format == Format::BF16,
             _ => format.value_bits() <= 8,
@@ -168,7 +207,7 @@ mod tests {
 
     #[test]
     fn unbuilt_classes_are_refused_by_name() {
-        assert!(Class::by_name("w4a8").unwrap_err().to_string().contains("not built yet"));
+        assert!(Class::by_name("w4a8-kv8").unwrap_err().to_string().contains("not built yet"));
         assert!(Class::by_name("fp8").unwrap_err().to_string().contains("one of f32"));
         assert!(Class::by_name("bf16").unwrap().admits(Format::Q4_0).is_err());
     }
@@ -176,7 +215,7 @@ mod tests {
     #[test]
     fn a_free_class_is_that_of_the_same_weights_in_any_order() {
         for free in CLASSES.into_iter().filter(|c| c.order == Order::Free) {
-            let ordered = Class::by_name(free.ordered_name()).unwrap();
+            let ordered = free.plain();
             assert_eq!((ordered.order, ordered.kv), (Order::Reference, free.kv), "{}", free.name);
             for f in Format::ALL {
                 assert_eq!(free.admits(f).is_ok(), ordered.admits(f).is_ok(), "{} {f}", free.name);
@@ -184,5 +223,14 @@ mod tests {
             assert!(free.allows(Order::Free).is_ok() && free.allows(Order::Reference).is_ok());
             assert!(ordered.allows(Order::Free).unwrap_err().contains(ordered.name));
         }
+    }
+    #[test]
+    fn eight_bit_activations_are_for_packed_weights_alone() {
+        for (name, plain) in [("w4a8", "w4a16"), ("w8a8", "w8a16")] {
+            let class = Class::by_name(name).unwrap();
+            assert_eq!((class.plain().name, class.rounding), (plain, Rounding::Int8));
+            assert!(class.admits(Format::Q6K).is_ok() && class.admits(Format::BF16).is_err());
+        }
+        assert_eq!(Class::by_name("bf16").unwrap().plain().name, "bf16");
     }
 }

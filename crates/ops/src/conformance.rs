@@ -34,11 +34,18 @@ pub use judge::{Closeness, Difference, Report, check, run, run_kernel};
 
 use tare_core::Format;
 
+use crate::backend::Backend;
 use crate::op::OpName;
 
 /// Every case.
 pub fn cases() -> Vec<Case> {
     [matrix::cases(), rows::cases(), cache::cases(), sampling::cases()].into_iter().flatten().collect()
+}
+
+/// The cases of the arithmetic that `backend` has kernels for: one without kernels for 8-bit activations refuses their
+/// classes by name, and has nothing to be tested.
+pub fn cases_of(backend: &dyn Backend) -> Vec<Case> {
+    cases().into_iter().filter(|c| c.is_offered(backend.variants())).collect()
 }
 
 /// Operators, and formats of the operators that read a matrix, that no case tests.

@@ -2,8 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 use tare_core::{DType, Fault, Format};
+use tare_formats::codec::quants::Coding;
 pub use tare_formats::config::RopeStyle;
 
+use crate::class::Rounding;
 use crate::op::{BufId, Op, WeightId};
 use crate::variant::OpShape;
 
@@ -195,8 +197,12 @@ impl ForwardPlan {
                 self.expect(*x, *heads as usize * self.vector(*weight)?, RowSpace::All)
             }
             Op::Rope { x, heads } => self.expect(*x, *heads as usize * 2 * self.rope.inv_freq.len(), RowSpace::All),
-            Op::Linear { x, weight, bias, out, .. } => {
+            Op::Linear { x, weight, bias, rounding, out, .. } => {
                 let w = self.info(*weight)?;
+                if *rounding == Rounding::Int8 && Coding::of(w.format).is_none() {
+                    let expected = "a packed format, whose codes are multiplied with 8-bit activations";
+                    return Err(Fault::new(format!("weight {}", w.name), expected, w.format.to_string()));
+                }
                 self.expect(*x, w.cols, self.space(*x)?)?;
                 self.expect(*out, w.rows, self.space(*x)?)?;
                 match bias.map(|b| self.vector(b)).transpose()? {
@@ -254,6 +260,7 @@ impl ForwardPlan {
         };
         match op {
             Op::Linear { x, rounding, .. } => (shape.k, shape.rounding) = (width(x), Some(*rounding)),
+            Op::Embedding { table, .. } => shape.rounding = self.rounding_of(*table),
             Op::Rope { heads, .. } | Op::HeadNorm { heads, .. } => {
                 shape.heads = *heads as usize;
                 shape.head_size = shape.n / (*heads).max(1) as usize;
@@ -262,6 +269,14 @@ impl ForwardPlan {
             _ => {}
         }
         shape
+    }
+
+    /// What the linears that multiply with a weight do to their input first; none when there are none.
+    pub fn rounding_of(&self, id: WeightId) -> Option<Rounding> {
+        self.calls.iter().find_map(|c| match &c.op {
+            Op::Linear { weight, rounding, .. } if *weight == id => Some(*rounding),
+            _ => None,
+        })
     }
 
     fn info(&self, id: WeightId) -> Result<&WeightInfo, Fault> {

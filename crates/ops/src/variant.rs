@@ -28,7 +28,7 @@ pub struct OpShape {
     pub kv_element_bytes: usize,
     /// Cached tokens read by each row.
     pub context: usize,
-    /// What a linear operator does to its input first.
+    /// What a linear operator does to its input first; of an embedding that is also a head, what the head does.
     pub rounding: Option<Rounding>,
 }
 
@@ -56,12 +56,14 @@ pub struct Cost {
     pub bytes: u64,
     /// Floating-point operations, a multiply-add counted as two.
     pub flops: u64,
+    /// The same of 8-bit integers, which have a ceiling of their own.
+    pub int8_ops: u64,
 }
 
 impl std::ops::Add for Cost {
     type Output = Cost;
     fn add(self, o: Cost) -> Cost {
-        Cost { bytes: self.bytes + o.bytes, flops: self.flops + o.flops }
+        Cost { bytes: self.bytes + o.bytes, flops: self.flops + o.flops, int8_ops: self.int8_ops + o.int8_ops }
     }
 }
 
@@ -95,12 +97,15 @@ pub struct Variant {
     pub order: Order,
     /// How far it may be from the exact result when its order is its own.
     pub slack: Slack,
+    /// What it can do to the input of a linear first. For an embedding: of which linears it reads the layout. Looked at
+    /// for operators that read a matrix alone.
+    pub roundings: &'static [Rounding],
     /// Whether it can take a call of this shape on a host with these levels.
     pub fits: fn(&Variant, &OpShape, &IsaSet) -> Fit,
 }
 
 impl Variant {
-    /// [`Variant::fits`] with the checks that are the same for every kernel: level and format.
+    /// [`Variant::fits`] with the checks that are the same for every kernel: level, format and arithmetic.
     pub fn fit(&self, shape: &OpShape, isa: &IsaSet) -> Fit {
         if !isa.has(self.isa) {
             return Fit::No { why: format!("needs {}", self.isa) };
@@ -109,8 +114,21 @@ impl Variant {
             let found = shape.format.map_or_else(|| "none".to_string(), |f| f.to_string());
             return Fit::No { why: format!("reads another format than {found}") };
         }
+        if !self.rounds(shape.rounding) {
+            return Fit::No { why: format!("does not compute with activations in {}", rounding(shape.rounding)) };
+        }
         (self.fits)(self, shape, isa)
     }
+
+    /// Whether it computes as a linear asks it to, or reads the table of an embedding that such a linear reads too. An
+    /// embedding that no linear reads lies as the linears of [`Rounding::F32`] read it.
+    pub fn rounds(&self, asked: Option<Rounding>) -> bool {
+        !self.op.reads_matrix() || self.roundings.contains(&rounding(asked))
+    }
+}
+
+fn rounding(asked: Option<Rounding>) -> Rounding {
+    asked.unwrap_or(Rounding::F32)
 }
 
 /// The floor of a call: what any implementation must move and compute.
@@ -118,16 +136,18 @@ pub fn cost(op: OpName, s: &OpShape) -> Cost {
     let (rows, n, k) = (s.rows as u64, s.n as u64, s.k as u64);
     let row_bytes = |cols: usize| s.format.and_then(|f| f.row_bytes(cols)).unwrap_or(0) as u64;
     let kv_token = 2 * (s.kv_heads * s.head_size * s.kv_element_bytes) as u64;
+    let of = |bytes, flops| Cost { bytes, flops, int8_ops: 0 };
     match op {
-        OpName::Embedding => Cost { bytes: rows * row_bytes(s.n), flops: 0 },
-        OpName::Linear => Cost { bytes: n * row_bytes(s.k), flops: 2 * rows * n * k },
-        OpName::RmsNorm | OpName::HeadNorm => Cost { bytes: 0, flops: 4 * rows * n },
-        OpName::Rope => Cost { bytes: 0, flops: 3 * rows * n },
-        OpName::SwiGlu => Cost { bytes: 0, flops: 5 * rows * n },
-        OpName::KvAppend => Cost { bytes: rows * kv_token, flops: 0 },
-        OpName::Attention => {
-            Cost { bytes: s.context as u64 * kv_token, flops: 4 * rows * (s.heads * s.head_size * s.context) as u64 }
+        OpName::Embedding => of(rows * row_bytes(s.n), 0),
+        OpName::Linear if s.rounding == Some(Rounding::Int8) => {
+            Cost { int8_ops: 2 * rows * n * k, ..of(n * row_bytes(s.k), 0) }
         }
+        OpName::Linear => of(n * row_bytes(s.k), 2 * rows * n * k),
+        OpName::RmsNorm | OpName::HeadNorm => of(0, 4 * rows * n),
+        OpName::Rope => of(0, 3 * rows * n),
+        OpName::SwiGlu => of(0, 5 * rows * n),
+        OpName::KvAppend => of(rows * kv_token, 0),
+        OpName::Attention => of(s.context as u64 * kv_token, 4 * rows * (s.heads * s.head_size * s.context) as u64),
         OpName::SelectRows | OpName::Sample => Cost::default(),
     }
 }

@@ -137,6 +137,13 @@ fn plans_that_do_not_fit_are_refused() {
     refused("linear.f32.avx9", &|p| p.calls[2].kernel = "linear.f32.avx9".into());
     refused("kernel", &|p| p.calls[2].kernel = "linear.q4_0.reference".into());
     refused("kernel", &|p| p.calls[2].kernel = "rope.f32.reference".into());
+    refused("packed format", &|p| {
+        let linear = p
+            .calls
+            .iter_mut()
+            .find_map(|c| if let Op::Linear { rounding, .. } = &mut c.op { Some(rounding) } else { None });
+        *linear.unwrap() = tare_ops::Rounding::Int8;
+    });
     refused("width", &|p| p.buffers[1].width += 1);
     refused("above 0", &|p| p.buffers[1].width = 0);
     refused("a weight of this plan", &|p| p.weights[0].id = WeightId(999));

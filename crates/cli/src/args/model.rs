@@ -31,7 +31,7 @@ pub(crate) struct HowArgs {
     /// Worker threads [default: the processors this process may use]
     #[arg(short, long, value_name = "N")]
     pub(crate) threads: Option<usize>,
-    /// Arithmetic class: f32, bf16, w4a16, w8a16, or one of the last three with -free [default: the one of the file's format]
+    /// Arithmetic class: f32, bf16, w4a16, w8a16, one of these three with -free, w4a8, w8a8 [default: the one of the file's format]
     #[arg(long, value_name = "CLASS")]
     pub(crate) class: Option<String>,
     /// Plan: a name (recompute, kv-cache, capacity-cache, paged) or a TOML file [default: paged]

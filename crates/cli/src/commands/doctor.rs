@@ -10,7 +10,7 @@ use tare_cpu::CpuConfig;
 use tare_cuda::{CudaConfig, CudaInfo, ceilings as device};
 use tare_engine::Engine;
 use tare_lab::On;
-use tare_ops::conformance::{Closeness, cases, check};
+use tare_ops::conformance::{Closeness, cases_of, check};
 use tare_probe::ceilings::{Ceilings, Effort, Origin};
 use tare_probe::{Host, Quietness};
 
@@ -95,7 +95,8 @@ fn hold(on: &On, cpu: &CpuConfig) -> Result<Conformance> {
         On::Cpu => On::Cpu.backend(cpu)?,
         On::Cuda(config) => On::Cuda(CudaConfig { stepwise: true, ..config.clone() }).backend(cpu)?,
     };
-    let report = check(&mut *backend, &cases(), Closeness::Bitwise);
+    let cases = cases_of(&*backend);
+    let report = check(&mut *backend, &cases, Closeness::Bitwise);
     bar.finish_and_clear();
     let differences = report.differences.iter().map(|d| format!("{} on {}: {}", d.case, d.kernel, d.what)).collect();
     Ok(Conformance { backend: backend.describe().name, compared: report.compared, differences })

@@ -2,18 +2,20 @@
 //!
 //! math: `out[t] = table[token(t)]`
 //! shapes: table [V, D] packed, out [T, D]
-//! layout: table rows as the file has them
+//! layout: table rows as the file has them; where the table is also the head of linears with 8-bit activations, in their panels
 //! precision: exact: the dequantization of `tare_formats::codec`
 //! preconditions: tokens below V
 //! cost: T packed rows
 //! tolerance: bit-identical to the reference
 //! wins: everywhere
-//! loses: nowhere known
-//! fallback: the same code on an array (`portable`)
+//! loses: out of panels, where a row is every 16th group of four codes and all 16 rows are unpacked
+//! fallback: the same code on an array (`portable`); out of panels there is no other
 //! evidence: none yet
 //! source: none
 //!
 //! Workers take rows in turn.
+
+pub mod panels;
 
 use std::marker::PhantomData;
 

@@ -18,6 +18,7 @@
 mod few;
 mod many;
 
+use crate::epilogue::Epilogue;
 use crate::lanes::{LANES, Lanes};
 use crate::matrix::Matrix;
 use crate::pool::Region;
@@ -34,22 +35,9 @@ pub struct Linear {
     pub x: Rows,
     /// [n, k]
     pub weight: Matrix,
-    /// [n], padded; null for none.
-    pub bias: Bias,
-    /// Add to `out` instead of replacing it.
-    pub accumulate: bool,
-    /// [T, n]
-    pub out: Rows,
+    /// What becomes of the products. out [T, n]
+    pub end: Epilogue,
 }
-
-/// A bias vector that the backend holds, if there is one.
-#[derive(Clone, Copy, Debug)]
-pub struct Bias(pub Option<std::ptr::NonNull<f32>>);
-
-// SAFETY: it points into a vector of the backend, which is never written after it was made.
-unsafe impl Send for Bias {}
-// SAFETY: as above.
-unsafe impl Sync for Bias {}
 
 /// Runs one worker's share: call, rows of the step, where we are, the worker's scratch of [`SCRATCH`] F32.
 ///
@@ -84,21 +72,6 @@ unsafe fn run<L: Lanes, F: Unpack>(call: &Linear, rows: usize, region: Region, s
 /// Row t exists and n is an output of the call.
 #[inline(always)]
 unsafe fn finish<L: Lanes>(l: L, call: &Linear, t: usize, n: usize, lanes: &[L::V; GROUP]) {
-    let mut v = l.sum_each(lanes);
-    if let Bias(Some(bias)) = call.bias {
-        // SAFETY: a bias is padded to a multiple of 32, and n is one of 16.
-        v = l.add(v, unsafe { l.load(bias.as_ptr().add(n)) });
-    }
-    let at = call.out.row(t).wrapping_add(n);
-    let left = call.weight.rows - n;
-    // SAFETY: the row has `left` outputs from here, and only its columns are written.
-    unsafe {
-        if left >= GROUP {
-            let v = if call.accumulate { l.add(l.load(at), v) } else { v };
-            l.store(at, v);
-        } else {
-            let v = if call.accumulate { l.add(l.load_part(at, left, 0.0), v) } else { v };
-            l.store_part(at, left, v);
-        }
-    }
+    // SAFETY: the caller's promise; groups are multiples of 16.
+    unsafe { call.end.store(l, t, n, l.sum_each(lanes)) };
 }

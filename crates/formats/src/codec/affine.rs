@@ -54,6 +54,18 @@ fn element(bytes: &[u8], dtype: DType, at: usize) -> f32 {
     out[0]
 }
 
+/// The codes of one row: 0 to 15, or 0 to 255.
+pub fn codes(row: &Row, out: &mut [u8]) {
+    match row.bits {
+        AffineBits::Four => {
+            for (pair, &q) in out.as_chunks_mut::<2>().0.iter_mut().zip(row.quants) {
+                *pair = [q & 15, q >> 4];
+            }
+        }
+        AffineBits::Eight => out.copy_from_slice(row.quants),
+    }
+}
+
 /// Dequantizes one row: two roundings a weight, one of the product and one of the sum.
 pub fn row(row: &Row, out: &mut [f32]) {
     let group_bytes = row.group * row.bits.bits() / 8;

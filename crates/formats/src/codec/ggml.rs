@@ -8,13 +8,52 @@ use half::f16;
 /// Weights of one block.
 pub const BLOCK: usize = 32;
 
-fn half_at(bytes: &[u8], at: usize) -> f32 {
+pub(super) fn half_at(bytes: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32()
 }
 
 /// The fifth bits of a Q5 block, whose u32 starts at `at`.
 fn high_bits(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+/// The codes of 16 bytes of nibbles.
+fn nibbles(bytes: &[u8]) -> [u8; BLOCK] {
+    let mut codes = [0; BLOCK];
+    for (j, &b) in bytes.iter().enumerate() {
+        (codes[j], codes[j + 16]) = (b & 15, b >> 4);
+    }
+    codes
+}
+
+/// Codes of a Q4_0 block, 0 to 15.
+pub fn q4_0_codes(block: &[u8; 18]) -> [u8; BLOCK] {
+    nibbles(&block[2..])
+}
+
+/// Codes of a Q4_1 block, 0 to 15.
+pub fn q4_1_codes(block: &[u8; 20]) -> [u8; BLOCK] {
+    nibbles(&block[4..])
+}
+
+/// Five-bit codes: fifth bits whose u32 starts at `high`, then nibbles.
+fn five_bits(block: &[u8], high: usize) -> [u8; BLOCK] {
+    let mut codes = nibbles(&block[high + 4..]);
+    let high = high_bits(block, high);
+    for (j, q) in codes.iter_mut().enumerate() {
+        *q |= ((high >> j & 1) as u8) << 4;
+    }
+    codes
+}
+
+/// Codes of a Q5_0 block, 0 to 31.
+pub fn q5_0_codes(block: &[u8; 22]) -> [u8; BLOCK] {
+    five_bits(block, 2)
+}
+
+/// Codes of a Q5_1 block, 0 to 31.
+pub fn q5_1_codes(block: &[u8; 24]) -> [u8; BLOCK] {
+    five_bits(block, 4)
 }
 
 /// `w = d * q`: d F16, 32 signed bytes.
@@ -28,43 +67,31 @@ pub fn q8_0(block: &[u8; 34], out: &mut [f32; BLOCK]) {
 /// `w = d * (q - 8)`: d F16, 16 bytes of nibbles.
 pub fn q4_0(block: &[u8; 18], out: &mut [f32; BLOCK]) {
     let d = half_at(block, 0);
-    for (j, &b) in block[2..].iter().enumerate() {
-        out[j] = (f32::from(b & 15) - 8.0) * d;
-        out[j + 16] = (f32::from(b >> 4) - 8.0) * d;
+    for (o, q) in out.iter_mut().zip(q4_0_codes(block)) {
+        *o = (f32::from(q) - 8.0) * d;
     }
 }
 
 /// `w = d * q + m`: d and m F16, 16 bytes of nibbles.
 pub fn q4_1(block: &[u8; 20], out: &mut [f32; BLOCK]) {
     let (d, m) = (half_at(block, 0), half_at(block, 2));
-    for (j, &b) in block[4..].iter().enumerate() {
-        out[j] = f32::from(b & 15) * d + m;
-        out[j + 16] = f32::from(b >> 4) * d + m;
+    for (o, q) in out.iter_mut().zip(q4_1_codes(block)) {
+        *o = f32::from(q) * d + m;
     }
-}
-
-/// The two five-bit quants of byte j.
-fn five_bits(byte: u8, high: u32, j: usize) -> (f32, f32) {
-    let bit = |at: usize| ((high >> at & 1) as u8) << 4;
-    (f32::from(byte & 15 | bit(j)), f32::from(byte >> 4 | bit(j + 16)))
 }
 
 /// `w = d * (q - 16)`: d F16, 32 fifth bits, 16 bytes of nibbles.
 pub fn q5_0(block: &[u8; 22], out: &mut [f32; BLOCK]) {
-    let (d, high) = (half_at(block, 0), high_bits(block, 2));
-    for (j, &b) in block[6..].iter().enumerate() {
-        let (lo, hi) = five_bits(b, high, j);
-        out[j] = (lo - 16.0) * d;
-        out[j + 16] = (hi - 16.0) * d;
+    let d = half_at(block, 0);
+    for (o, q) in out.iter_mut().zip(q5_0_codes(block)) {
+        *o = (f32::from(q) - 16.0) * d;
     }
 }
 
 /// `w = d * q + m`: d and m F16, 32 fifth bits, 16 bytes of nibbles.
 pub fn q5_1(block: &[u8; 24], out: &mut [f32; BLOCK]) {
-    let (d, m, high) = (half_at(block, 0), half_at(block, 2), high_bits(block, 4));
-    for (j, &b) in block[8..].iter().enumerate() {
-        let (lo, hi) = five_bits(b, high, j);
-        out[j] = lo * d + m;
-        out[j + 16] = hi * d + m;
+    let (d, m) = (half_at(block, 0), half_at(block, 2));
+    for (o, q) in out.iter_mut().zip(q5_1_codes(block)) {
+        *o = f32::from(q) * d + m;
     }
 }

@@ -10,7 +10,7 @@ use crate::batch::{Batch, Row, TokenSource, Wants};
 use crate::op::{BufId, Op, OpName, WeightId};
 use crate::plan::{Bucket, Buffer, ForwardPlan, KvShape, OpCall, RopeStyle, RopeTable, RowSpace, WeightInfo};
 use crate::reference::kv::KvPool;
-use crate::variant::OpShape;
+use crate::variant::{OpShape, Variant};
 
 /// A plan with one call under test, and everything that it reads.
 #[derive(Clone, Debug)]
@@ -39,6 +39,12 @@ impl Case {
     pub fn format(&self) -> Option<Format> {
         let matrix = self.plan.calls[self.call].op.matrix();
         matrix.and_then(|w| self.plan.weight(w)).map(|w| w.format)
+    }
+
+    /// Whether some kernel among `variants` does to activations what the call under test asks for.
+    pub fn is_offered(&self, variants: &[Variant]) -> bool {
+        let rounding = self.shape(self.call).rounding;
+        variants.iter().any(|v| v.op == self.op() && v.rounds(rounding))
     }
 
     /// The shape of call `n` in this case, at the full bucket.

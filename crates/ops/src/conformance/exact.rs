@@ -11,6 +11,7 @@ use super::case::Case;
 use crate::batch::TokenSource;
 use crate::class::Rounding;
 use crate::op::{BufId, Op, WeightId};
+use crate::reference::int8;
 use crate::reference::kv::{Half, KvPool};
 use crate::variant::Slack;
 
@@ -112,6 +113,16 @@ fn sizes(weight: &Weight, row: &[f32]) -> Vec<f64> {
     row.chunks(block).flat_map(|b| std::iter::repeat_n(largest(b), b.len())).collect()
 }
 
+/// What rounding to 8 bits may change each activation by: half a step of its block, and the roundings of the step itself;
+/// all of it where the block becomes zeros.
+fn half_steps(row: &[f32]) -> Vec<f64> {
+    let half_step = |block: &[f32]| {
+        let most = block.iter().fold(0.0f32, |m, x| m.max(x.abs()));
+        f64::from(most) * if most < int8::LEAST { 1.0 } else { 0.5001 / f64::from(int8::MOST) }
+    };
+    row.chunks(int8::BLOCK).flat_map(|b| std::iter::repeat_n(half_step(b), b.len())).collect()
+}
+
 fn linear(
     case: &Case,
     slack: Slack,
@@ -127,6 +138,7 @@ fn linear(
     let taken = |x: &f32| f64::from(if rounding == Rounding::Bf16 { bf16::from_f32(*x).to_f32() } else { *x });
     let mut bounds = Vec::new();
     for (t, row) in input(case, x).iter().enumerate() {
+        let steps = if rounding == Rounding::Int8 { half_steps(row) } else { vec![0.0; row.len()] };
         let row: Vec<f64> = row.iter().map(taken).collect();
         for (n, w) in matrix.iter().enumerate() {
             let added = [bias.as_ref().map(|b| b[0][n]), before.as_ref().map(|b| b[t][n])];
@@ -134,7 +146,8 @@ fn linear(
             let value: f64 = row.iter().zip(w).map(|(x, w)| x * f64::from(*w)).chain(added.iter().copied()).sum();
             let terms = row.iter().zip(&sizes[n]).map(|(x, size)| x.abs() * size);
             let size: f64 = terms.chain(added.iter().map(|a| a.abs())).sum();
-            bounds.push(Bound { value, limit: share * size + LOST });
+            let rounded: f64 = steps.iter().zip(&sizes[n]).map(|(step, size)| step * size).sum();
+            bounds.push(Bound { value, limit: share * size + rounded + LOST });
         }
     }
     bounds

@@ -1,6 +1,7 @@
 //! Cases of the operators that read a matrix: `linear` and `embedding`, in every format.
 
 use tare_core::{AffineBits, Format};
+use tare_formats::codec::quants::Coding;
 
 use super::case::{Case, Draft};
 use super::values::{KINDS, Noise, WIDE_KINDS, f32_weight, table, weight};
@@ -43,6 +44,10 @@ const BLOCKED: [Linear; 10] = [
 /// go through in pieces.
 const WIDE: [(usize, usize, usize); 4] = [(1, 70, 1280), (2, 9, 3072), (7, 20, 2304), (16, 17, 1280)];
 
+/// With activations in 8 bits: rows and outputs beyond what a kernel takes together, an odd number of blocks, and columns of
+/// many groups.
+const INT8: [Linear; 3] = [linear(9, 40, 5), linear(70, 18, 1), linear(2, 33, 7)];
+
 /// Plain formats have any number of columns: on both sides of 16 and 32.
 const PLAIN_COLUMNS: [usize; 10] = [1, 15, 16, 17, 31, 33, 48, 100, 64, 576];
 
@@ -78,14 +83,22 @@ fn linears(format: Format, seed: u64) -> Vec<Case> {
     let tiled = matches!(format, Format::BF16 | Format::Q8_0 | Format::Affine { bits: AffineBits::Four, group: 64 });
     let tiled = TILED.iter().zip(&TILED_COLUMNS).zip(seed + 200..).filter(|_| tiled);
     let tiled = tiled.map(|((l, plain), seed)| linear_case(format, columns(plain, l), l, seed));
-    blocked.chain(wide).chain(tiled).collect()
+    let int8 = BLOCKED.iter().chain(&INT8).zip(seed + 300..).filter(|_| Coding::of(format).is_some());
+    let int8 = int8.map(|(l, seed)| {
+        let l = Linear { rounding: Rounding::Int8, ..*l };
+        linear_case(format, format.block_weights() * l.blocks, &l, seed)
+    });
+    blocked.chain(wide).chain(tiled).chain(int8).collect()
 }
 
 fn linear_case(format: Format, k: usize, l: &Linear, seed: u64) -> Case {
     let mut noise = Noise::new(seed);
     let mut name = format!("linear.{format}.t{}_n{}_k{k}", l.rows, l.n);
-    for (on, word) in [(l.bias, "_bias"), (l.accumulate, "_accumulate"), (l.rounding == Rounding::Bf16, "_bf16")] {
+    for (on, word) in [(l.bias, "_bias"), (l.accumulate, "_accumulate"), (l.rounding != Rounding::F32, "_")] {
         name.push_str(if on { word } else { "" });
+    }
+    if l.rounding != Rounding::F32 {
+        name += &l.rounding.to_string();
     }
     let mut d = Draft::new(name, l.rows);
     let x = d.input("x", &table(&mut noise, &WIDE_KINDS, l.rows, k));
@@ -100,20 +113,32 @@ fn linear_case(format: Format, k: usize, l: &Linear, seed: u64) -> Case {
 
 /// Tokens out of order and repeated, the first and the last row of the table among them.
 fn embeddings(format: Format, seed: u64) -> Vec<Case> {
-    let case = |rows: usize, vocab: usize, cols: usize| {
+    // The table is also the head of a linear with 8-bit activations, whose layout it then has.
+    let case = |rows: usize, vocab: usize, cols: usize, head: bool| {
         let mut noise = Noise::new(seed + rows as u64);
-        let mut d = Draft::new(format!("embedding.{format}.t{rows}_v{vocab}_d{cols}"), rows);
+        let word = if head { "_head_int8" } else { "" };
+        let mut d = Draft::new(format!("embedding.{format}.t{rows}_v{vocab}_d{cols}{word}"), rows);
         let out = d.buffer("out", cols, RowSpace::All);
         let matrix = weight(&mut noise, "table", format, (vocab, cols));
         let matrix = d.weight(matrix);
         d.test(Op::Embedding { table: matrix, out });
+        if head {
+            let logits = d.buffer("logits", vocab, RowSpace::All);
+            let rounding = Rounding::Int8;
+            d.call(Op::Linear { x: out, weight: matrix, bias: None, accumulate: false, rounding, out: logits });
+        }
         for (t, row) in d.batch().rows.iter_mut().enumerate() {
             row.token = TokenSource::Id(((t * 5 + vocab - 1) % vocab) as u32);
         }
         d.finish(out)
     };
     match format.block_weights() {
-        1 => vec![case(1, 1, 1), case(3, 5, 17), case(8, 7, 100)],
-        block => vec![case(1, 1, block), case(8, 7, 2 * block)],
+        1 => vec![case(1, 1, 1, false), case(3, 5, 17, false), case(8, 7, 100, false)],
+        block => vec![
+            case(1, 1, block, false),
+            case(8, 7, 2 * block, false),
+            case(1, 1, block, true),
+            case(9, 37, 3 * block, true),
+        ],
     }
 }

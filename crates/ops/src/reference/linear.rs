@@ -38,7 +38,8 @@ pub fn linear(weight: &Weight, x: &[f32], epilogue: Epilogue<'_>, out: &mut [f32
     }
 }
 
-/// What the arithmetic class does to activations before they are multiplied, in place.
+/// What the arithmetic class does to activations before they are multiplied, in place. [`Rounding::Int8`] leaves them to
+/// [`int8::linear`](super::int8::linear).
 pub fn round(rounding: Rounding, x: &mut [f32]) {
     if rounding == Rounding::Bf16 {
         for x in x {

@@ -2,7 +2,7 @@
 
 use tare_core::Format;
 
-use crate::class::Order;
+use crate::class::{Order, Rounding};
 use crate::isa::Isa;
 use crate::op::OpName;
 use crate::variant::{Fit, Slack, Variant};
@@ -28,6 +28,7 @@ fn variant(op: OpName, format: Option<Format>) -> Variant {
         isa: Isa::Portable,
         order: Order::Reference,
         slack: Slack::F32,
+        roundings: Rounding::ALL,
         fits: |_, _, _| Fit::Best,
     }
 }

@@ -1,0 +1,135 @@
+//! Products of bytes: what [`Lanes`] is for F32, for weights in codes and activations in 8 bits.
+//!
+//! A register holds sixteen weight rows of four codes each, one row in each 32-bit lane, and meets four activations of one
+//! row of x. Sums are integers and exact, so that neither width nor order can be seen in them; they become lanes of F32,
+//! one weight row in each.
+//!
+//! A value of a type that implements [`Dots`] is a *proof* that the processor has the instructions, as with [`Lanes`].
+
+mod array;
+#[cfg(target_arch = "x86_64")]
+pub mod avx2;
+#[cfg(target_arch = "x86_64")]
+pub mod vnni;
+
+use tare_ops::Isa;
+
+use crate::lanes::Lanes;
+
+/// A computation written once for all types of [`Dots`].
+pub trait DotKernel {
+    /// Runs it. Implementations are `#[inline(always)]`, so that the code takes on the instruction set of its caller.
+    fn run<D: Dots>(self, d: D);
+}
+
+/// Registers of 16 rows of four codes (`B`) and of 16 sums (`I`), and what kernels do with them.
+pub trait Dots: Copy + Send + Sync + 'static {
+    /// The lanes that sums become.
+    type L: Lanes;
+    /// 64 bytes: four codes of each of 16 weight rows.
+    type B: Copy;
+    /// 16 i32.
+    type I: Copy;
+    /// The level that the instructions belong to.
+    const ISA: Isa;
+    /// Whether sums of eight rows of x fit the registers.
+    const WIDE: bool;
+    /// What [`Dots::dot_wide`] takes off every code.
+    const WIDE_CENTER: i32;
+
+    /// The proof, when this processor has the instructions.
+    fn prove() -> Option<Self>;
+    /// The lanes of F32 that go with it.
+    fn lanes(self) -> Self::L;
+    /// Runs a kernel compiled for this instruction set.
+    fn compiled<K: DotKernel>(self, kernel: K);
+
+    /// 64 bytes.
+    ///
+    /// # Safety
+    /// 64 bytes lie at `p`; no alignment is needed.
+    unsafe fn load(self, p: *const u8) -> Self::B;
+    /// Each byte moved right by `n < 8` bits; bits that come from outside of the byte are unspecified.
+    fn shr(self, b: Self::B, n: u32) -> Self::B;
+    /// Each byte moved left by `n < 8` bits; bits that come from outside of the byte are unspecified.
+    fn shl(self, b: Self::B, n: u32) -> Self::B;
+    /// `b & mask`, byte by byte.
+    fn and(self, b: Self::B, mask: u8) -> Self::B;
+    /// `a | b`
+    fn or(self, a: Self::B, b: Self::B) -> Self::B;
+    /// 16 times `i`.
+    fn splat(self, i: i32) -> Self::I;
+    /// Adds to each lane the products of its four codes, all below 128, with the four signed bytes of `x`, as they lie in
+    /// memory.
+    fn dot(self, acc: Self::I, codes: Self::B, x: i32) -> Self::I;
+    /// The same for codes of 8 bits, each less [`Dots::WIDE_CENTER`]; no byte of `x` is -128.
+    fn dot_wide(self, acc: Self::I, codes: Self::B, x: i32) -> Self::I;
+    /// Sums of size below 2^24 as F32.
+    fn to_f32(self, sums: Self::I) -> <Self::L as Lanes>::V;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lanes::{LANES, array::Array};
+
+    /// Every operation, on codes and activations of all sizes.
+    struct Everything {
+        codes: [u8; 64],
+        x: [i8; 4],
+        out: *mut [f32; LANES],
+    }
+
+    impl DotKernel for &Everything {
+        #[inline(always)]
+        fn run<D: Dots>(self, d: D) {
+            // SAFETY: 64 codes, and room for six vectors.
+            unsafe {
+                let x = i32::from_ne_bytes(self.x.map(i8::cast_unsigned));
+                let b = d.load(self.codes.as_ptr());
+                let five = d.or(d.and(b, 15), d.and(d.shr(b, 3), 16));
+                let six = d.or(d.and(d.shr(b, 4), 15), d.and(d.shl(b, 2), 48));
+                let sums =
+                    [d.dot(d.splat(-8), d.and(b, 127), x), d.dot(d.splat(0), five, x), d.dot(d.splat(7), six, x)];
+                let l = d.lanes();
+                for (i, sum) in sums.into_iter().enumerate() {
+                    l.store(self.out.add(i).cast(), d.to_f32(sum));
+                }
+                let center = self.x.iter().map(|x| i32::from(*x)).sum::<i32>() * D::WIDE_CENTER;
+                l.store(self.out.add(3).cast(), d.to_f32(d.dot_wide(d.splat(center), b, x)));
+            }
+        }
+    }
+
+    #[test]
+    fn every_width_gives_the_same_sums() {
+        for seed in 0..64u32 {
+            let mix = |i: u32| ((i + 97 * seed).wrapping_mul(2_654_435_761) >> 13) as u8;
+            let mut codes: [u8; 64] = std::array::from_fn(|i| mix(i as u32));
+            // The largest and the smallest, all together: what overflows 16 bits is seen.
+            codes[..8].copy_from_slice(&[255, 255, 255, 255, 0, 0, 128, 127]);
+            let x = match seed {
+                0 => [127; 4],
+                1 => [-127; 4],
+                _ => std::array::from_fn(|i| (mix(i as u32 + 64) as i8).max(-127)),
+            };
+            let run = |how: &dyn Fn(&Everything)| {
+                let mut out = [[0.0f32; LANES]; 4];
+                how(&Everything { codes, x, out: out.as_mut_ptr() });
+                out
+            };
+            let want = run(&|k| <Array as Dots>::prove().unwrap().compiled(k));
+            let lane = |i: usize| (0..4).map(|b| i32::from(codes[4 * i + b]) * i32::from(x[b])).sum::<i32>();
+            assert_eq!(want[3], std::array::from_fn(|i| lane(i) as f32));
+            #[cfg(target_arch = "x86_64")]
+            {
+                if let Some(d) = <crate::lanes::avx2::Avx2 as Dots>::prove() {
+                    assert_eq!(run(&|k| d.compiled(k)), want, "avx2");
+                }
+                if let Some(d) = vnni::Vnni::prove() {
+                    assert_eq!(run(&|k| d.compiled(k)), want, "avx512vnni");
+                }
+            }
+        }
+    }
+}

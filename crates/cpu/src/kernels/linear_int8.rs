@@ -1,0 +1,236 @@
+//! Matrix times rows with activations in 8 bits, in every format of weights in codes.
+//!
+//! math: that of `tare_ops::reference::int8`: integer sums of codes in a block of 32 columns, F32 over blocks and groups; `(+ bias[n])`, added to `out[t, n]` when accumulating
+//! shapes: x [T, k / 32] blocks, weight [n, k] in panels of 16 rows, bias [n], out [T, n]
+//! layout: panels as `crate::coded` says: a register has four codes of each of 16 rows, so that a sum over columns needs no step across lanes
+//! precision: products and sums of codes exact in 32 bits; F32 chains over groups, fused, in the reference's order
+//! preconditions: k a multiple of the format's block; any n, any T
+//! cost: the panels once for 64 rows of x; 2 T n k operations
+//! tolerance: bit-identical to the reference, for every T, width and thread count
+//! wins: few rows, where weights are read as they come and unpacking is two operations for 128 nibbles; many rows on a host without tiles
+//! loses: q6_k, whose sixteen scales a super-block are multiplied out for every row of a panel; one row of a narrow matrix, whose last panel is mostly empty
+//! fallback: the same code on AVX2 (`vpmaddubsw`) and on an array (`portable`)
+//! evidence: none yet
+//! source: rows in lanes and the prefetch distance by our own probe
+//!
+//! Workers take contiguous runs of 16 weight rows, one panel each, so that each output line of 64 bytes has one writer.
+
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use crate::coded::{Coded, ROWS, Scales, UNIT};
+use crate::codes::{Block, Codes, TILE};
+use crate::dots::{DotKernel, Dots};
+use crate::epilogue::Epilogue;
+use crate::lanes::Lanes;
+use crate::panels::Panels;
+use crate::pool::Region;
+
+/// Bytes ahead of the codes in use that are asked for.
+const AHEAD: usize = 6 << 10;
+
+/// A call.
+#[derive(Clone, Copy, Debug)]
+pub struct LinearInt8 {
+    /// [T, k / 32]
+    pub x: Codes,
+    /// [n, k]
+    pub weight: Panels,
+    /// What becomes of the products. out [T, n]
+    pub end: Epilogue,
+}
+
+/// Runs one worker's share: call, rows of the step, where we are.
+///
+/// # Safety
+/// The call's pointers hold `rows` rows; the weight has the format of the kernel; nobody else writes the same shares.
+pub type LinearInt8Fn = unsafe fn(&LinearInt8, usize, Region);
+
+/// The kernel of format `F` on instruction set `D`.
+pub fn kernel<D: Dots, F: Coded>() -> LinearInt8Fn {
+    run::<D, F>
+}
+
+/// # Safety
+/// That of [`LinearInt8Fn`].
+unsafe fn run<D: Dots, F: Coded>(call: &LinearInt8, rows: usize, region: Region) {
+    // The registry offers a kernel only where `prove` succeeds, so that this returns at once.
+    let Some(d) = D::prove() else { return };
+    d.compiled(Share::<F> { call, rows, share: region.share(call.weight.rows, ROWS), format: PhantomData });
+}
+
+/// Weight rows `share` times all rows of x.
+struct Share<'a, F> {
+    call: &'a LinearInt8,
+    rows: usize,
+    share: Range<usize>,
+    format: PhantomData<F>,
+}
+
+impl<F: Coded> DotKernel for Share<'_, F> {
+    #[inline(always)]
+    fn run<D: Dots>(self, d: D) {
+        let last = self.call.weight.panel(self.share.end.next_multiple_of(ROWS));
+        for tile in (0..self.rows).step_by(TILE) {
+            for n in self.share.clone().step_by(ROWS) {
+                let mut t = tile;
+                let end = (tile + TILE).min(self.rows);
+                while t < end {
+                    let place = Place { call: self.call, rows: self.rows, t, n, last };
+                    // SAFETY: the contract of `LinearInt8Fn`.
+                    t += unsafe {
+                        match end - t {
+                            8.. if D::WIDE => place.panel::<D, F, 8>(d),
+                            4.. if D::WIDE => place.panel::<D, F, 4>(d),
+                            2.. => place.panel::<D, F, 2>(d),
+                            _ => place.panel::<D, F, 1>(d),
+                        }
+                    };
+                }
+            }
+        }
+    }
+}
+
+/// Rows of x from `t` on, and the panel of weight rows from `n` on.
+struct Place<'a> {
+    call: &'a LinearInt8,
+    rows: usize,
+    t: usize,
+    n: usize,
+    /// The end of what this worker reads of the weight.
+    last: *const u8,
+}
+
+impl Place<'_> {
+    /// Outputs `n .. n + 16` of rows `t .. t + M`. Gives M.
+    ///
+    /// # Safety
+    /// That of [`LinearInt8Fn`]; the rows are of one tile of the step.
+    #[inline(always)]
+    unsafe fn panel<D: Dots, F: Coded, const M: usize>(&self, d: D) -> usize {
+        let (l, weight) = (d.lanes(), &self.call.weight);
+        let (x, stride) = self.call.x.row(self.t, self.rows);
+        let panel = weight.panel(self.n);
+        let mut acc = [l.splat(0.0); M];
+        for first in (0..weight.units).step_by(F::UNITS) {
+            let block = panel.wrapping_add(first / F::UNITS * weight.block_bytes);
+            if block.wrapping_add(AHEAD + weight.block_bytes) <= self.last {
+                for line in (0..weight.block_bytes).step_by(64) {
+                    l.prefetch(block.wrapping_add(AHEAD + line));
+                }
+            }
+            let x = x.cast_const().wrapping_add(first * stride);
+            // SAFETY: a block of the panel, and the units of x that it goes with, as far as both reach.
+            unsafe { self.block::<D, F, M>(d, block, (x, stride), weight.units - first, &mut acc) };
+        }
+        for (m, acc) in acc.iter().enumerate() {
+            // SAFETY: row t + m is one of the step, n an output.
+            unsafe { self.call.end.store(l, self.t + m, self.n, *acc) };
+        }
+        M
+    }
+
+    /// Adds what a block of at most `left` units gives.
+    ///
+    /// # Safety
+    /// The block lies there, as do M blocks of x for each of its units, `stride` from one unit to the next.
+    #[inline(always)]
+    unsafe fn block<D: Dots, F: Coded, const M: usize>(
+        &self,
+        d: D,
+        block: *const u8,
+        (x, stride): (*const Block, usize),
+        left: usize,
+        acc: &mut [<D::L as Lanes>::V; M],
+    ) {
+        let (l, dtype) = (d.lanes(), self.call.weight.dtype);
+        let scales = block.wrapping_add(F::UNITS * F::UNIT_BYTES);
+        let mut u = [l.splat(0.0); M];
+        for unit in 0..F::UNITS {
+            if unit >= left {
+                break;
+            }
+            let codes = block.wrapping_add(unit * F::UNIT_BYTES);
+            let x = x.wrapping_add(unit * stride);
+            // SAFETY: the caller's promise.
+            unsafe {
+                if F::GROUP < UNIT {
+                    for half in 0..2 {
+                        let sums = sums::<D, F, M>(d, codes, x, 2 * half..2 * half + 2);
+                        let (scale, _) = F::Scales::of(l, scales, 2 * unit + half, dtype);
+                        for m in 0..M {
+                            let block = &*x.add(m);
+                            let product = l.mul(l.splat(block.scale), d.to_f32(sums[m]));
+                            acc[m] = l.fma(scale, product, acc[m]);
+                        }
+                    }
+                    continue;
+                }
+                let sums = sums::<D, F, M>(d, codes, x, 0..4);
+                for m in 0..M {
+                    let block = &*x.add(m);
+                    u[m] = l.fma(l.splat(block.scale), d.to_f32(sums[m]), u[m]);
+                }
+                if ((unit + 1) * UNIT).is_multiple_of(F::GROUP) {
+                    let (scale, bias) = F::Scales::of(l, scales, unit * UNIT / F::GROUP, dtype);
+                    for m in 0..M {
+                        acc[m] = l.fma(scale, u[m], acc[m]);
+                        if F::Scales::CENTER.is_none() {
+                            let block = &*x.add(m);
+                            acc[m] = l.fma(bias, l.splat(block.offsets[F::GROUP / UNIT / 2]), acc[m]);
+                        }
+                        u[m] = l.splat(0.0);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Sums of M rows of x over `runs` of a unit, all four or one half of them: of 16 weight rows, their center taken off.
+///
+/// # Safety
+/// The codes of a unit lie at `codes`, M blocks at `x`.
+#[inline(always)]
+unsafe fn sums<D: Dots, F: Coded, const M: usize>(
+    d: D,
+    codes: *const u8,
+    x: *const Block,
+    runs: Range<usize>,
+) -> [D::I; M] {
+    let center = F::Scales::CENTER.unwrap_or(0) - if F::BITS == 8 { D::WIDE_CENTER } else { 0 };
+    let mut sums = [d.splat(0); M];
+    // SAFETY: the caller's promise.
+    unsafe {
+        if center != 0 {
+            for m in 0..M {
+                let block = &*x.add(m);
+                let [low, up] = block.half_sums;
+                let sum = if runs.end - runs.start == 4 {
+                    low + up
+                } else if runs.start == 0 {
+                    low
+                } else {
+                    up
+                };
+                sums[m] = d.splat(-center * sum);
+            }
+        }
+        for run in runs {
+            let codes = F::codes(d, codes, run);
+            for m in 0..M {
+                let block = &*x.add(m);
+                let four = block.codes.as_ptr().add(8 * run).cast::<i32>();
+                if F::BITS == 8 {
+                    sums[m] = d.dot_wide(sums[m], codes[0], four.read_unaligned());
+                    sums[m] = d.dot_wide(sums[m], codes[1], four.add(1).read_unaligned());
+                } else {
+                    sums[m] = d.dot(sums[m], codes[0], four.read_unaligned());
+                    sums[m] = d.dot(sums[m], codes[1], four.add(1).read_unaligned());
+                }
+            }
+        }
+    }
+    sums
+}

@@ -1,0 +1,153 @@
+//! Weights in panels of 16 rows: see [`crate::coded`] for what lies in one.
+//!
+//! The panels of all weights that a plan reads so lie behind each other in one piece of memory, in the order of its calls:
+//! large pages, and each worker's share of a call right behind its share of the row before.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use tare_core::{DType, Weight, WeightData};
+use tare_formats::codec::quants::codes_row;
+use tare_ops::OpError;
+
+use crate::coded::{Coded, ROWS, Scales, UNIT, Visit, block_bytes, put_codes, visit};
+use crate::kv::out_of_memory;
+use crate::memory::Memory;
+use crate::pool::{Pool, Region};
+
+/// A weight in panels.
+#[derive(Clone, Debug)]
+pub struct Packed {
+    memory: Arc<Memory>,
+    /// Where in the memory it begins.
+    at: usize,
+    shape: Panels,
+}
+
+/// Pointers into a [`Packed`] weight, which outlives every step that uses them.
+#[derive(Clone, Copy, Debug)]
+pub struct Panels {
+    /// Output features.
+    pub rows: usize,
+    /// Units of 32 columns.
+    pub units: usize,
+    /// Type of the scales where the format leaves it open.
+    pub dtype: DType,
+    /// Bytes from one block to the next.
+    pub block_bytes: usize,
+    /// Bytes from one panel to the next.
+    panel_bytes: usize,
+    first: *mut u8,
+}
+
+// SAFETY: the bytes are written before the first step that reads them, by workers that each own their panels, and belong
+// to the backend and the executables that use them.
+unsafe impl Send for Panels {}
+// SAFETY: as above.
+unsafe impl Sync for Panels {}
+
+impl Panels {
+    /// The panel that row `n` is in; the end of the weight for the first multiple of 16 past the last row.
+    #[inline(always)]
+    pub fn panel(&self, n: usize) -> *const u8 {
+        self.first.wrapping_add(n / ROWS * self.panel_bytes)
+    }
+
+    fn bytes(&self) -> usize {
+        self.rows.div_ceil(ROWS) * self.panel_bytes
+    }
+}
+
+/// The shape of a weight in panels, not yet anywhere.
+struct Shape<'a>(&'a Weight);
+
+impl Visit for Shape<'_> {
+    type Output = Panels;
+
+    fn visit<F: Coded>(self) -> Panels {
+        let w = self.0;
+        let dtype = match w.data() {
+            WeightData::Affine(a) => a.scale_dtype,
+            WeightData::Blocks(_) => DType::F16,
+        };
+        let (units, block_bytes) = (w.cols() / UNIT, block_bytes::<F>(dtype));
+        let panel_bytes = units.div_ceil(F::UNITS) * block_bytes;
+        Panels { rows: w.rows(), units, dtype, block_bytes, panel_bytes, first: std::ptr::null_mut() }
+    }
+}
+
+impl Packed {
+    /// Room for `weights`, one behind the other; none for those in formats without codes. Nothing is written.
+    ///
+    /// # Errors
+    /// When memory runs out.
+    pub fn reserve<'a>(weights: impl Iterator<Item = &'a Weight>) -> Result<Vec<Option<Self>>, OpError> {
+        let shapes: Vec<Option<Panels>> = weights.map(|w| visit(w.format(), Shape(w))).collect();
+        let bytes = shapes.iter().flatten().map(Panels::bytes).sum();
+        let memory = Memory::zeroed(bytes).ok_or_else(|| out_of_memory("weights in panels", bytes))?;
+        let memory = Arc::new(memory);
+        let mut at = 0;
+        let place = |shape: Option<Panels>| {
+            let packed = Self { memory: Arc::clone(&memory), at, shape: shape? };
+            at += packed.shape.bytes();
+            Some(packed)
+        };
+        Ok(shapes.into_iter().map(place).collect())
+    }
+
+    /// The addresses of its bytes.
+    pub fn range(&self) -> Range<usize> {
+        let from = self.memory.range().start + self.at;
+        from..from + self.shape.bytes()
+    }
+
+    /// Where it lies.
+    pub fn panels(&self) -> Panels {
+        Panels { first: self.memory.as_ptr::<u8>().wrapping_add(self.at), ..self.shape }
+    }
+
+    /// Writes `weight` into its room, which nobody reads yet: each worker the panels that it will read.
+    ///
+    /// # Errors
+    /// When a worker panics.
+    pub fn fill(&self, weight: &Weight, workers: &mut Pool) -> Result<(), OpError> {
+        let panels = self.panels();
+        let filled = workers.run(|region| {
+            visit(weight.format(), Fill { weight, panels: &panels, region });
+        });
+        let device = |message| OpError::Device { kernel: format!("packing of {}", weight.name()), message };
+        filled.map_err(|e| device(e.to_string()))
+    }
+}
+
+struct Fill<'a> {
+    weight: &'a Weight,
+    panels: &'a Panels,
+    region: Region<'a>,
+}
+
+impl Visit for Fill<'_> {
+    type Output = ();
+
+    fn visit<F: Coded>(self) {
+        let (w, p) = (self.weight, self.panels);
+        let mut codes = vec![[0; UNIT]; ROWS * p.units];
+        for n in self.region.share(p.rows, ROWS).step_by(ROWS) {
+            let rows = n..(n + ROWS).min(p.rows);
+            codes[rows.len() * p.units..].fill([0; UNIT]);
+            for (row, codes) in rows.clone().zip(codes.chunks_exact_mut(p.units)) {
+                codes_row(w, row, codes.as_flattened_mut());
+            }
+            // SAFETY: the panel of these rows lies in the weight's memory, and is this worker's alone.
+            let panel = unsafe { std::slice::from_raw_parts_mut(p.panel(n).cast_mut(), p.panel_bytes) };
+            for (i, block) in panel.chunks_exact_mut(p.block_bytes).enumerate() {
+                let (units, scales) = block.split_at_mut(F::UNITS * F::UNIT_BYTES);
+                let first = i * F::UNITS;
+                for (u, unit) in (first..p.units).zip(units.chunks_exact_mut(F::UNIT_BYTES)) {
+                    put_codes::<F>(std::array::from_fn(|r| &codes[r * p.units + u]), unit);
+                }
+                rows.clone().for_each(|row| F::Scales::put(w, row, i, F::UNITS, scales));
+            }
+        }
+    }
+}
