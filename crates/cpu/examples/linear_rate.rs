@@ -1,9 +1,9 @@
-//! How fast the linears run on this host: weight GB/s and GFLOP/s. Feedback for who writes kernels, never evidence.
+//! How fast the linears run on this host: weight GB/s, percent of what the same threads read in the same minute, and
+//! GFLOP/s. Feedback for who writes kernels, never evidence.
 //!
-//! `cargo run --release -p tare-cpu --example linear_rate [threads] [formats, comma separated] [level] [rows, comma separated]`
+//! `cargo run --release --workspace --example linear_rate [threads] [formats, comma separated] [level] [rows]`
 //!
-//! A format with `-a8` behind it is multiplied with activations in 8 bits. The first line is what the host reads of memory:
-//! what weights that are in no cache can reach at the most.
+//! A format with `-a8` behind it is multiplied with activations in 8 bits.
 
 use std::time::Instant;
 
@@ -13,6 +13,8 @@ use tare_ops::{
     Backend, Batch, Bucket, BufId, Buffer, ForwardPlan, Isa, IsaSet, KvShape, Op, OpCall, RopeStyle, RopeTable,
     Rounding, Row, RowSpace, StepOutput, TokenSource, Wants, WeightInfo,
 };
+use tare_probe::Host;
+use tare_probe::ceilings::Sampler;
 
 /// Bytes of weights in a step: more than the last-level cache of most hosts holds.
 const COLD: usize = 192 << 20;
@@ -28,20 +30,23 @@ fn main() {
     };
     let rows = args.next().unwrap_or_else(|| "1,4,8,32,256".into());
     let rows: Vec<usize> = rows.split(',').filter_map(|r| r.parse().ok()).collect();
-    println!("{:10} {:>6} {:>6} {:>5} {:>9} {:>9}  kernel", "format", "n", "k", "rows", "GB/s", "GFLOP/s");
-    println!("{:10} {:>22.2}", "reads", read_rate(threads));
+    let read = Sampler::new(&Host::read(), threads, COLD as u64, 10_000_000).expect("a sampler");
+    println!(
+        "{:10} {:>6} {:>6} {:>5} {:>9} {:>7} {:>9}  kernel",
+        "format", "n", "k", "rows", "GB/s", "% read", "GFLOP/s"
+    );
     for name in formats.split(',') {
         let (format, rounding) = match name.strip_suffix("-a8") {
             Some(format) => (format, Rounding::Int8),
             None => (name, Rounding::F32),
         };
         let Ok(format) = format.parse::<Format>() else { continue };
-        for (n, k) in [(3072, 1024), (1024, 3072), (1536, 576)] {
+        for (n, k) in [(3072, 1024), (1024, 3072), (1536, 576), (2560, 9728)] {
             if format.row_bytes(k).is_none() {
                 continue;
             }
             for rows in &rows {
-                measure((threads, &isa), (format, rounding), (n, k), *rows);
+                measure((threads, &isa), (format, rounding), (n, k), *rows, &read);
             }
         }
     }
@@ -51,28 +56,12 @@ fn main() {
 const FORMATS: &str = "f32,bf16,q8_0,q4_0,q4_1,q5_1,q4_k,q5_k,q6_k,w4g128,w4g32,w8g64,\
     q8_0-a8,q4_0-a8,q4_1-a8,q5_1-a8,q4_k-a8,q5_k-a8,q6_k-a8,w4g128-a8,w4g32-a8,w8g64-a8";
 
-/// GB/s of `threads` threads that add up memory of their own, the best of some passes.
-fn read_rate(threads: usize) -> f64 {
-    let mut best = 0.0f64;
-    let words = COLD / 8;
-    let memory = vec![1u64; words * threads];
-    for _ in 0..7 {
-        let start = Instant::now();
-        std::thread::scope(|scope| {
-            for part in memory.chunks_exact(words) {
-                scope.spawn(move || std::hint::black_box(part.iter().fold(0u64, |a, b| a ^ b)));
-            }
-        });
-        best = best.max((memory.len() * 8) as f64 / start.elapsed().as_secs_f64() / 1e9);
-    }
-    best
-}
-
 fn measure(
     (threads, isa): (usize, &IsaSet),
     (format, rounding): (Format, Rounding),
     (n, k): (usize, usize),
     rows: usize,
+    read: &Sampler,
 ) {
     let mut backend = CpuBackend::new(CpuConfig { threads, isa: isa.clone(), pin: true }).expect("a backend");
     let bytes = format.row_bytes(k).expect("a whole number of blocks") * n;
@@ -83,17 +72,19 @@ fn measure(
     let (plan, batch) = plan(&mut backend, (format, rounding), (n, k), (rows, copies), &kernel);
     let exe = backend.compile(&plan).expect("a plan");
     let mut out = StepOutput::default();
-    let mut best = f64::INFINITY;
+    let (mut best, mut ceiling) = (f64::INFINITY, 0.0f64);
     for _ in 0..7 {
         let (start, cpu) = (Instant::now(), cpu_seconds());
         backend.run(exe, &batch, &mut out).expect("a step");
         // One thread is timed by its own clock, which stands still while other processes have the processor.
         let one = (threads == 1).then(|| cpu_seconds() - cpu);
         best = best.min(one.unwrap_or_else(|| start.elapsed().as_secs_f64()));
+        ceiling = read.read().iter().map(|s| s.amount as f64 / s.ns as f64).fold(ceiling, f64::max);
     }
     let (moved, flops) = ((bytes * copies) as f64, 2.0 * (rows * n * k * copies) as f64);
     let (rate, speed) = (moved / best / 1e9, flops / best / 1e9);
-    println!("{:10} {n:>6} {k:>6} {rows:>5} {rate:>9.2} {speed:>9.1}  {kernel}", format.to_string());
+    let percent = 100.0 * rate / ceiling;
+    println!("{:10} {n:>6} {k:>6} {rows:>5} {rate:>9.2} {percent:>7.1} {speed:>9.1}  {kernel}", format.to_string());
 }
 
 /// Processor time of this thread.

@@ -2,24 +2,27 @@
 
 mod apart;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-use tare_core::{Fault, Reading, Weight};
+use tare_core::{Fault, PageUse, Reading, Weight};
 use tare_ops::{
     Backend, BackendInfo, Batch, Executable, ForwardPlan, IsaSet, KvId, KvShape, KvSpan, Launched, OpError, RowOutput,
     StepOutput, TokenSource, Variant, Wants, WeightId,
 };
 
-use crate::dispatch::Dispatch;
+use crate::dispatch::{Dispatch, Launch};
 use crate::isa;
+use crate::kernels::attention::Scores;
 use crate::kernels::kv_append::TableView;
 use crate::kernels::sample::Outputs;
 use crate::kv::KvPool;
 use crate::layouts::Fresh;
-use crate::matrix::Held;
+use crate::matrix::{Held, Kept};
+use crate::memory::{self, Memory};
 use crate::planted::Dose;
 use crate::pool::Pool;
 use crate::program::{Linker, Program, Task};
@@ -40,18 +43,21 @@ pub struct CpuConfig {
 /// Runs plans on the processors of this host.
 ///
 /// [`Backend::run`] returns when the step is done; its only allocations are those of [`StepOutput`], of filtered
-/// sampling, and of attention scores when a context outgrows all before.
+/// sampling, and of attention scores when a context without a cache outgrows all before.
 #[derive(Debug)]
 pub struct CpuBackend {
     registry: Registry,
     isa: IsaSet,
     workers: Pool,
     weights: Vec<Held>,
+    /// Where the windows of weights begin that [`CpuBackend::settle`] has moved and that are still read.
+    settled: BTreeSet<usize>,
     pools: BTreeMap<u32, KvPool>,
     programs: BTreeMap<u32, Program>,
     /// The last handle given for a pool or a program; handles are never used twice.
     handles: u32,
     workspaces: Vec<Workspace>,
+    scores: Scores,
     step: StepState,
 }
 
@@ -79,15 +85,18 @@ impl CpuBackend {
         let host = isa::detect();
         let workers = Pool::new(config.threads, config.pin).map_err(|e| device("worker threads", e.to_string()))?;
         let workspaces = (0..workers.workers()).map(|_| Workspace::new()).collect::<Result<_, _>>()?;
+        let scores = Scores::new(workers.workers())?;
         Ok(Self {
             registry: Registry::new(),
             isa: IsaSet::new(config.isa.levels().iter().copied().filter(|l| host.has(*l))),
             workers,
             weights: Vec::new(),
+            settled: BTreeSet::new(),
             pools: BTreeMap::new(),
             programs: BTreeMap::new(),
             handles: 0,
             workspaces,
+            scores,
             step: StepState::default(),
         })
     }
@@ -178,11 +187,28 @@ impl CpuBackend {
     pub fn dispatches(&mut self, exe: Executable, batch: &Batch) -> Result<Vec<Dispatch>, OpError> {
         let (mut out, mut ns) = (StepOutput::default(), Vec::new());
         self.run_traced(exe, batch, &mut out, &mut ns)?;
-        let (workers, rows) = (self.workers.workers(), (batch.rows.len(), batch.selected()));
+        let launch = Launch {
+            rows: batch.rows.len(),
+            selected: batch.selected(),
+            context: longest(batch),
+            workers: self.workers.workers(),
+        };
         let program = self.program(exe)?;
         let stages = program.stages.iter().zip(&self.step.times);
         let ran = stages.filter(|(_, began)| began.load(Relaxed) != NEVER);
-        Ok(ran.map(|(stage, _)| Dispatch::of(stage, &program.kernels[stage.call], rows, workers)).collect())
+        Ok(ran.map(|(stage, _)| Dispatch::of(stage, &program.kernels[stage.call], &launch)).collect())
+    }
+
+    /// Moves weights that `program`, which is new, or an older one reads onto huge pages, every worker its share, where the
+    /// host lets us; bytes that are in no layout that somebody reads stay where they are. Those in mapped files are there
+    /// already or stay as they are.
+    fn settle(&mut self, program: &Program) -> Result<(), OpError> {
+        let read = self.programs.values().chain([program]).flat_map(|p| p.kept.iter().flat_map(Kept::ranges));
+        let mut windows = memory::windows(distinct(read));
+        self.settled.retain(|start| windows.binary_search_by_key(start, |w| w.start).is_ok());
+        windows.retain(|window| self.settled.insert(window.start));
+        let moved = self.workers.run(|region| windows[region.share(windows.len(), 1)].iter().for_each(memory::gather));
+        moved.map_err(|panic| device("worker", panic.to_string()))
     }
 
     fn program(&self, exe: Executable) -> Result<&Program, Fault> {
@@ -203,11 +229,8 @@ impl CpuBackend {
         let (pools, step) = (&self.pools, &mut self.step);
         let program = self.programs.get_mut(&exe.0).ok_or_else(|| unknown("executable", exe.0))?;
         program.check.check(batch, |kv| pools.get(&kv.0).map(KvPool::info), step.previous.len())?;
-        if program.heads_together > 0 {
-            let context = batch.rows.iter().map(|r| r.context as usize).max().unwrap_or(0);
-            for workspace in &mut self.workspaces {
-                workspace.grow(context)?;
-            }
+        if program.attends {
+            self.scores.grow(longest(batch))?;
         }
         step.tables.clear();
         for table in &batch.tables {
@@ -243,6 +266,7 @@ impl CpuBackend {
             selected: &state.selected,
             tables: &state.tables,
             workspaces: &self.workspaces,
+            scores: &self.scores,
             outputs: Outputs(out.rows.as_mut_ptr()),
             failed: &state.failed,
             times: traced.then(|| (Instant::now(), &state.times[..])),
@@ -261,6 +285,19 @@ impl CpuBackend {
         self.step.previous.extend(out.rows.iter().map(|r| r.token));
         result
     }
+}
+
+/// Each range once: parts of a program share the buffers of the whole, and a weight may be held twice.
+fn distinct(ranges: impl Iterator<Item = Range<usize>>) -> Vec<Range<usize>> {
+    let mut ranges: Vec<Range<usize>> = ranges.filter(|r| !r.is_empty()).collect();
+    ranges.sort_unstable_by_key(|r| (r.start, r.end));
+    ranges.dedup();
+    ranges
+}
+
+/// The longest context of a batch.
+fn longest(batch: &Batch) -> usize {
+    batch.rows.iter().map(|r| r.context as usize).max().unwrap_or(0)
 }
 
 fn unknown(what: &str, id: u32) -> Fault {
@@ -293,6 +330,8 @@ impl Backend for CpuBackend {
 
     fn alloc_kv(&mut self, shape: KvShape, pages: usize, page_tokens: usize) -> Result<KvId, OpError> {
         let pool = KvPool::new(shape, pages, page_tokens)?;
+        // Now, so that no step has to: no row sees more than a pool holds. Memory is taken where it is used.
+        self.scores.grow(pages * page_tokens)?;
         let id = self.handle();
         self.pools.insert(id, pool);
         Ok(KvId(id))
@@ -335,12 +374,33 @@ impl Backend for CpuBackend {
         self.workers.rest();
     }
 
+    fn pages(&self) -> Reading<BTreeMap<String, PageUse>> {
+        let buffers = self.programs.values().flat_map(|p| p.buffers.iter().flat_map(|all| all.iter()));
+        let buffers = buffers.chain(self.workspaces.iter().map(Workspace::memory)).chain([self.scores.memory()]);
+        // What was let go may be kept by a program that was compiled before.
+        let kept = self.programs.values().flat_map(|p| p.kept.iter().flat_map(Kept::ranges));
+        let all: [(&str, Vec<Range<usize>>); 3] = [
+            ("weights", distinct(self.weights.iter().flat_map(Held::ranges).chain(kept))),
+            ("kv", distinct(self.pools.values().map(|pool| pool.memory().range()))),
+            ("buffers", distinct(buffers.map(Memory::range))),
+        ];
+        let mut pages = BTreeMap::new();
+        for (what, ranges) in all {
+            match tare_probe::page_use(&ranges) {
+                Reading::Available(found) => _ = pages.insert(what.to_string(), found),
+                Reading::Unavailable { why } => return Reading::unavailable(why),
+            }
+        }
+        Reading::Available(pages)
+    }
+
     fn compile(&mut self, plan: &ForwardPlan) -> Result<Executable, OpError> {
         let (registry, isa, weights) = (&self.registry, &self.isa, &self.weights[..]);
         let layouts = Linker { registry, isa, weights, fresh: &Fresh::new() }.layouts(plan)?;
         let fresh = layouts.reserve(weights)?;
         let program = Linker { registry, isa, weights, fresh: &fresh }.compile(plan)?;
         layouts.settle(fresh, &mut self.weights, &mut self.workers)?;
+        self.settle(&program)?;
         self.step.tokens.reserve(plan.bucket.rows);
         self.step.tables.reserve(plan.bucket.rows);
         self.step.selected.reserve(plan.bucket.selected);

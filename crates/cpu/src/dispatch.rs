@@ -47,6 +47,13 @@ pub enum Split {
         /// How many.
         items: usize,
     },
+    /// Each item is shared out among the workers, who meet inside the stage.
+    Shared {
+        /// What is counted.
+        unit: &'static str,
+        /// How many.
+        items: usize,
+    },
     /// Every worker does the same.
     Every,
 }
@@ -59,14 +66,16 @@ impl fmt::Display for Split {
                 write!(f, "{items} {unit}: {}", shares.join(" + "))
             }
             Split::Taken { unit, items } => write!(f, "{items} {unit}, taken one by one"),
+            Split::Shared { unit, items } => write!(f, "{items} {unit}, each by all workers"),
             Split::Every => f.write_str("every worker"),
         }
     }
 }
 
 impl Dispatch {
-    /// What `stage` runs with on a step of (rows, selected rows).
-    pub(crate) fn of(stage: &Stage, kernel: &str, (all, selected): (usize, usize), workers: usize) -> Self {
+    /// What `stage` runs with.
+    pub(crate) fn of(stage: &Stage, kernel: &str, launch: &Launch) -> Self {
+        let Launch { rows: all, selected, context, workers } = *launch;
         let of = |space: &RowSpace| if *space == RowSpace::All { all } else { selected };
         let fixed = |unit, items: usize, chunk: usize| Split::Fixed {
             unit,
@@ -89,7 +98,9 @@ impl Dispatch {
             }
             Task::KvAppend(call) => (KERNEL, all, fixed("heads", call.items(all), 1)),
             Task::Attention(_, call, _) => {
-                (KERNEL, all, Split::Taken { unit: "runs of heads", items: call.pieces(all, workers) })
+                let (unit, items) = ("runs of heads", call.pieces(all));
+                let shared = call.shared_out(all, context, workers);
+                (KERNEL, all, if shared { Split::Shared { unit, items } } else { Split::Taken { unit, items } })
             }
             Task::SwiGlu(_, call, space) => (KERNEL, of(space), fixed("lanes of 16", call.items(of(space)), 1)),
             Task::SelectRows(_) => (KERNEL, selected, fixed("rows", selected, 1)),
@@ -99,6 +110,17 @@ impl Dispatch {
         };
         Self { call: stage.call, kernel: kernel.to_string(), stage: what, rows, split }
     }
+}
+
+/// What decides how a step's stages are shared out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Launch {
+    pub(crate) rows: usize,
+    /// Rows that something is wanted of.
+    pub(crate) selected: usize,
+    /// The longest context.
+    pub(crate) context: usize,
+    pub(crate) workers: usize,
 }
 
 /// The stage that is the call itself.

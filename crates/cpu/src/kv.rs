@@ -47,6 +47,11 @@ impl KvPool {
         self.info
     }
 
+    /// Its bytes.
+    pub fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
     /// Where kernels find the tokens. It must not outlive the pool.
     pub fn view(&self) -> PoolView {
         let PoolInfo { shape, page_tokens, .. } = self.info;

@@ -110,6 +110,26 @@ pub trait Lanes: Copy + Send + Sync + 'static {
     /// # Safety
     /// 8 bytes lie at `p`.
     unsafe fn nibbles(self, p: *const u8) -> Self::Q;
+    /// As [`Lanes::nibbles`], in the order of [`Lanes::paired`].
+    ///
+    /// # Safety
+    /// 8 bytes lie at `p`.
+    #[inline(always)]
+    unsafe fn paired_nibbles(self, p: *const u8) -> Self::Q {
+        // SAFETY: the caller's promise.
+        unsafe { self.nibbles(p) }
+    }
+    /// Lanes 0, 8, 1, 9 to 7, 15, where nibbles are found faster in that order: the two halves of eight bytes are then
+    /// neighbours, and one load spreads both. Elsewhere `v` itself.
+    #[inline(always)]
+    fn paired(self, v: Self::V) -> Self::V {
+        v
+    }
+    /// What [`Lanes::paired`] was made of.
+    #[inline(always)]
+    fn unpaired(self, v: Self::V) -> Self::V {
+        v
+    }
     /// 16 IEEE binary16.
     ///
     /// # Safety
@@ -120,6 +140,15 @@ pub trait Lanes: Copy + Send + Sync + 'static {
     /// # Safety
     /// 32 bytes lie at `p`.
     unsafe fn bf16s(self, p: *const u8) -> Self::V;
+    /// 16 times one BF16.
+    ///
+    /// # Safety
+    /// 2 bytes lie at `p`.
+    #[inline(always)]
+    unsafe fn splat_bf16(self, p: *const u8) -> Self::V {
+        // SAFETY: the caller's promise.
+        self.splat(f32::from_bits(u32::from(unsafe { p.cast::<u16>().read_unaligned() }) << 16))
+    }
     /// 16 times one IEEE binary16.
     ///
     /// # Safety

@@ -5,11 +5,12 @@
 //! [`pool`]. Kernels are written once over [`lanes`] and [`unpack`], or over [`dots`] and [`coded`], and give the bits of the
 //! reference in `tare-ops` on every instruction set.
 
-pub mod affinity;
 pub mod backend;
+mod barrier;
 mod bell;
 pub mod coded;
 pub mod codes;
+mod crew;
 mod dispatch;
 pub mod dots;
 pub mod epilogue;
@@ -28,6 +29,7 @@ pub mod program;
 pub mod registry;
 pub mod rows;
 pub mod step;
+mod sync;
 pub mod unpack;
 
 pub use backend::{CpuBackend, CpuConfig};

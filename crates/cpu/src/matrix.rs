@@ -1,6 +1,8 @@
 //! The weights of a backend: where the file has them, as packed bytes that stay mapped and are seen through pointers to
 //! their rows, or in panels.
 
+use std::ops::Range;
+
 use tare_core::{AffineBits, DType, Fault, Format, Weight, WeightData};
 use tare_formats::codec::dequantize_row;
 use tare_ops::{WeightId, WeightInfo};
@@ -26,6 +28,28 @@ pub enum Kept {
     File(Weight),
     /// In panels.
     Panels(Packed),
+}
+
+impl Kept {
+    /// The addresses of its bytes.
+    pub fn ranges(&self) -> Vec<Range<usize>> {
+        match self {
+            Self::File(weight) => file_ranges(weight),
+            Self::Panels(packed) => vec![packed.range()],
+        }
+    }
+}
+
+/// The addresses of the bytes of `weight`.
+fn file_ranges(weight: &Weight) -> Vec<Range<usize>> {
+    let of = |bytes: &[u8]| {
+        let Range { start, end } = bytes.as_ptr_range();
+        start as usize..end as usize
+    };
+    match weight.data() {
+        WeightData::Blocks(bytes) => vec![of(bytes)],
+        WeightData::Affine(a) => vec![of(&a.words), of(&a.scales), of(&a.biases)],
+    }
 }
 
 impl Held {
@@ -55,6 +79,12 @@ impl Held {
     /// Its one row as F32; none for a matrix.
     pub fn vector(&self) -> Option<&[f32]> {
         (!self.vector.is_empty()).then_some(&self.vector)
+    }
+
+    /// The addresses of its bytes, in every layout that it is held in.
+    pub fn ranges(&self) -> Vec<Range<usize>> {
+        let file = self.file.iter().flat_map(file_ranges);
+        file.chain(self.panels.as_ref().map(Packed::range)).collect()
     }
 
     /// As the file has it.
@@ -159,6 +189,11 @@ impl Matrix {
     /// Input features.
     pub fn cols(&self) -> usize {
         self.first.cols
+    }
+
+    /// Bytes from the quants of one row to those of the next.
+    pub fn row_bytes(&self) -> usize {
+        self.row_bytes
     }
 }
 

@@ -3,6 +3,7 @@
 //! The panels of all weights that a plan reads so lie behind each other in one piece of memory, in the order of its calls:
 //! large pages, and each worker's share of a call right behind its share of the row before.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use tare_core::{DType, Weight, WeightData};
@@ -92,6 +93,12 @@ impl Packed {
             Some(packed)
         };
         Ok(shapes.into_iter().map(place).collect())
+    }
+
+    /// The addresses of its bytes.
+    pub fn range(&self) -> Range<usize> {
+        let from = self.memory.range().start + self.at;
+        from..from + self.shape.bytes()
     }
 
     /// Where it lies.

@@ -9,24 +9,22 @@ use std::any::Any;
 use std::cell::UnsafeCell;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use tare_core::Reading;
+use tare_probe::Allowance;
+use tare_probe::affinity::pin_current_thread;
 
-use crate::affinity;
-use crate::bell::Bell;
+use crate::barrier::Barrier;
+use crate::crew::Crew;
 
 /// Turns of the spin loop before a worker sleeps: 1 to 3 ms, longer than a stage that one worker does alone, such as
 /// the choice of a token from the logits.
 const SPINS: usize = 40_000;
-/// The same at a barrier after spinning there was in vain again and again. Every waiter of a barrier shortens the spin
-/// when it was in vain, so that one slow stage brings sixteen workers down to this at once: it must still outlast the
-/// stages of an undisturbed step.
-const SPINS_IN_VAIN: usize = 10_000;
-/// The same when there are more workers than processors, so that spinning only keeps the others from working.
+/// The same when there are more workers than can run at once, so that spinning only keeps the others from working.
 const SPINS_CROWDED: usize = 32;
 
 /// How often [`Pool::rest`] looks whether all workers sleep.
@@ -59,8 +57,8 @@ impl Region<'_> {
     /// When another worker panicked, so that nobody waits for it for ever.
     #[inline]
     pub fn barrier(&self) {
-        if self.workers > 1 {
-            self.shared.barrier.wait(self.shared, self.workers);
+        if self.workers > 1 && !self.shared.barrier.wait(self.workers, &self.shared.poisoned) {
+            resume_unwind(Box::new(Poisoned));
         }
     }
 
@@ -77,45 +75,6 @@ pub fn share_of(items: usize, chunk: usize, worker: usize, workers: usize) -> Ra
     at(worker)..at(worker + 1)
 }
 
-/// Alone on its cache lines (two: the adjacent-line prefetcher pairs them).
-#[repr(align(128))]
-#[derive(Debug, Default)]
-struct Padded<T>(T);
-
-/// A sense-reversing barrier: the sense is a counter, so that a worker needs no state of its own.
-#[derive(Debug, Default)]
-struct Barrier {
-    arrived: Padded<AtomicUsize>,
-    generation: Padded<AtomicUsize>,
-    opened: Padded<Bell>,
-    /// Turns that a waiter spins. They halve when that was not enough, since the worker that is waited for may want
-    /// this very processor, and grow again while it is.
-    patience: Padded<AtomicUsize>,
-}
-
-impl Barrier {
-    fn wait(&self, shared: &Shared, workers: usize) {
-        let now = self.generation.0.load(Relaxed);
-        if self.arrived.0.fetch_add(1, AcqRel) + 1 == workers {
-            self.arrived.0.store(0, Relaxed);
-            self.generation.0.store(now.wrapping_add(1), SeqCst);
-            self.opened.0.ring();
-            return;
-        }
-        let opened = || self.generation.0.load(SeqCst) != now;
-        let patience = self.patience.0.load(Relaxed);
-        let enough = self.opened.0.wait(patience, || opened() || shared.poisoned.load(SeqCst));
-        if !enough {
-            self.patience.0.store((patience / 2).max(SPINS_IN_VAIN.min(shared.spins)), Relaxed);
-        } else if patience < shared.spins {
-            self.patience.0.store((patience + patience / 8).min(shared.spins), Relaxed);
-        }
-        if !opened() {
-            resume_unwind(Box::new(Poisoned));
-        }
-    }
-}
-
 /// The payload with which a worker leaves a region because another one panicked.
 struct Poisoned;
 
@@ -123,21 +82,15 @@ type Job = *const (dyn Fn(Region) + Sync);
 
 #[derive(Debug)]
 struct Shared {
-    /// Regions started so far; workers wait for it to change.
-    epoch: Padded<AtomicUsize>,
-    started: Padded<Bell>,
-    /// Workers that have not finished the region.
-    pending: Padded<AtomicUsize>,
-    ended: Padded<Bell>,
+    crew: Crew,
     barrier: Barrier,
     poisoned: AtomicBool,
-    stop: AtomicBool,
     job: UnsafeCell<Option<Job>>,
     panic: Mutex<Option<WorkerPanic>>,
     spins: usize,
 }
 
-// SAFETY: `job` is written by `Pool::run` alone, while no worker is inside a region, and published by `epoch`; the
+// SAFETY: `job` is written by `Pool::run` alone, while no worker is inside a region, and published by `Crew::begin`; the
 // closure behind it is `Sync`. Everything else is atomic or locked.
 unsafe impl Sync for Shared {}
 // SAFETY: as above; the pointer is only followed while the closure it points to is borrowed by `Pool::run`.
@@ -154,28 +107,21 @@ impl Shared {
                 // Dropping a payload may panic in turn, and nothing may unwind from here while the others run.
                 std::mem::forget(payload);
             }
-            self.poisoned.store(true, SeqCst);
-            self.barrier.opened.0.ring();
+            self.poisoned.store(true, Release);
+            self.barrier.give_up();
         }
     }
 
     fn worker_loop(&self, worker: usize, workers: usize) {
         let mut seen = 0;
-        loop {
-            self.started.0.wait(self.spins, || self.epoch.0.load(SeqCst) != seen);
-            seen = self.epoch.0.load(Acquire);
-            if self.stop.load(Acquire) {
-                return;
-            }
-            // SAFETY: `epoch` changed, so `run` has stored a job, and it waits for `pending` before it returns: the
-            // closure is alive and nobody writes the cell.
+        while self.crew.enter(&mut seen, self.spins) {
+            // SAFETY: the region has begun, so `run` has stored a job, and it waits until this worker has left before it
+            // returns: the closure is alive and nobody writes the cell.
             if let Some(job) = unsafe { *self.job.get() } {
                 // SAFETY: as above.
                 self.work(worker, workers, unsafe { &*job });
             }
-            if self.pending.0.fetch_sub(1, SeqCst) == 1 {
-                self.ended.0.ring();
-            }
+            self.crew.leave();
         }
     }
 }
@@ -204,19 +150,14 @@ impl Pool {
     /// When the operating system refuses a thread.
     pub fn new(workers: usize, pin: bool) -> std::io::Result<Self> {
         let workers = workers.max(1);
-        let cpus = affinity::allowed();
-        let available =
-            cpus.available().map_or_else(|| thread::available_parallelism().map_or(1, usize::from), Vec::len);
-        let spins = if workers > available { SPINS_CROWDED } else { SPINS };
-        let placement = place(workers, pin, cpus);
+        let online = thread::available_parallelism().map_or(1, usize::from);
+        let allowance = Allowance::read();
+        let spins = if workers > allowance.usable_threads(online) { SPINS_CROWDED } else { SPINS };
+        let placement = place(workers, pin, allowance.cpus);
         let shared = Arc::new(Shared {
-            epoch: Padded::default(),
-            started: Padded::default(),
-            pending: Padded::default(),
-            ended: Padded::default(),
-            barrier: Barrier { patience: Padded(AtomicUsize::new(spins)), ..Barrier::default() },
+            crew: Crew::default(),
+            barrier: Barrier::new(spins),
             poisoned: AtomicBool::new(false),
-            stop: AtomicBool::new(false),
             job: UnsafeCell::new(None),
             panic: Mutex::new(None),
             spins,
@@ -227,7 +168,7 @@ impl Pool {
             let cpu = pool.placement.available().map(|cpus| cpus[worker]);
             let body = move || {
                 // A cpuset that shrank since it was read costs speed, not correctness: the worker then floats.
-                let _ = cpu.map(affinity::pin);
+                let _ = cpu.map(pin_current_thread);
                 shared.worker_loop(worker, workers);
             };
             pool.handles.push(thread::Builder::new().name(format!("tare-cpu-{worker}")).spawn(body)?);
@@ -253,20 +194,19 @@ impl Pool {
         let shared = &*self.shared;
         if self.workers > 1 {
             let borrowed: *const (dyn Fn(Region) + Sync + '_) = &job;
-            // SAFETY: only the lifetime changes. No worker follows the pointer after `pending` has become 0, which
+            // SAFETY: only the lifetime changes. No worker follows the pointer after it has left the region, which
             // is waited for below, before `job` goes away; nothing between can unwind.
             let job: Job = unsafe { std::mem::transmute::<*const (dyn Fn(Region) + Sync + '_), Job>(borrowed) };
             // SAFETY: no region is running (`&mut self`, and `run` waits), so no worker reads the cell.
             unsafe { *shared.job.get() = Some(job) };
-            shared.pending.0.store(self.workers - 1, Relaxed);
-            self.start();
+            shared.crew.begin(self.workers - 1);
         }
         shared.work(0, self.workers, &job);
-        shared.ended.0.wait(shared.spins, || shared.pending.0.load(SeqCst) == 0);
+        shared.crew.wait(shared.spins);
         if !shared.poisoned.swap(false, AcqRel) {
             return Ok(());
         }
-        shared.barrier.arrived.0.store(0, Relaxed);
+        shared.barrier.reset();
         let first = shared.panic.lock().unwrap_or_else(|e| e.into_inner()).take();
         Err(first.unwrap_or(WorkerPanic { worker: 0, message: "no message".to_string() }))
     }
@@ -281,20 +221,13 @@ impl Pool {
 
     /// Workers that sleep until the next [`Pool::run`].
     pub fn asleep(&self) -> usize {
-        self.shared.started.0.asleep()
-    }
-
-    /// Publishes what was stored and wakes the workers that sleep.
-    fn start(&self) {
-        self.shared.epoch.0.fetch_add(1, SeqCst);
-        self.shared.started.0.ring();
+        self.shared.crew.asleep()
     }
 }
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        self.shared.stop.store(true, Release);
-        self.start();
+        self.shared.crew.dismiss();
         for handle in self.handles.drain(..) {
             // A worker's panics are caught inside its loop, so that joining it cannot fail.
             let _ = handle.join();

@@ -106,8 +106,8 @@ pub struct Program {
     pub stages: Vec<Stage>,
     /// Keys of the plan's calls, for messages.
     pub kernels: Vec<String>,
-    /// Most heads that attention takes together; 0 without attention.
-    pub heads_together: usize,
+    /// Whether it has attention, which needs room for scores.
+    pub attends: bool,
     /// The buffer that each call of the plan writes.
     pub(crate) written: Vec<Option<Written>>,
     /// What the stages' pointers point into; parts of a program work in the buffers of the whole.
@@ -174,7 +174,7 @@ impl Linker<'_> {
             bucket: plan.bucket,
             rope: plan.rope.clone(),
             kernels: plan.calls.iter().map(|c| c.kernel.clone()).collect(),
-            heads_together: build.heads_together,
+            attends: build.attends,
             written: plan.calls.iter().map(|c| c.op.writes().map(|buffer| build.written(buffer))).collect(),
             stages: build.stages,
             buffers: vec![Arc::new(build.memory)],
@@ -240,7 +240,7 @@ struct Build<'a> {
     angles: Option<Angles>,
     order: Order,
     stages: Vec<Stage>,
-    heads_together: usize,
+    attends: bool,
 }
 
 impl<'a> Build<'a> {
@@ -256,7 +256,7 @@ impl<'a> Build<'a> {
             angles: None,
             order: Order::default(),
             stages: Vec::new(),
-            heads_together: 0,
+            attends: false,
         };
         for b in &plan.buffers {
             let rows = build.allocate(b.rows, b.width)?;
@@ -373,10 +373,8 @@ impl<'a> Build<'a> {
                     head_size: self.plan.kv.head_size,
                     scale: *scale,
                     runs: Attention::runs_of(kv_of_head),
-                    heads: kv_of_head.len(),
                 };
-                let most = call.runs.iter().map(|(run, _)| run.len()).max().unwrap_or(0);
-                self.heads_together = self.heads_together.max(most);
+                self.attends = true;
                 let f = if self.plan.kv.dtype == DType::BF16 { bf16 } else { f32 };
                 let task = Task::Attention(f, call, Taken::default());
                 self.push(i, task, &[Buffer(*q), Cache(*layer)], &[Buffer(*out)]);

@@ -7,7 +7,7 @@ use std::time::Instant;
 use tare_core::Fault;
 use tare_ops::{Batch, RowSpace};
 
-use crate::kernels::attention::{Cache, TOGETHER};
+use crate::kernels::attention::{Cache, Scores};
 use crate::kernels::kv_append::TableView;
 use crate::kernels::linear;
 use crate::kernels::sample::Outputs;
@@ -21,36 +21,22 @@ use tare_ops::OpError;
 #[derive(Debug)]
 pub struct Workspace {
     linear: Memory,
-    scores: Memory,
-    /// Contexts that the scores have room for, a multiple of 16.
-    context: usize,
 }
 
 impl Workspace {
-    /// Room for the linears; that for scores comes with [`Workspace::grow`].
+    /// Room for the linears.
     ///
     /// # Errors
     /// When memory runs out.
     pub fn new() -> Result<Self, OpError> {
         let bytes = linear::SCRATCH * size_of::<f32>();
         let linear = Memory::zeroed(bytes).ok_or_else(|| out_of_memory("a worker's scratch", bytes))?;
-        let scores = Memory::zeroed(0).ok_or_else(|| out_of_memory("a worker's scores", 0))?;
-        Ok(Self { linear, scores, context: 0 })
+        Ok(Self { linear })
     }
 
-    /// Makes room for the scores of a context. It at least doubles, so that a growing sequence seldom causes it.
-    ///
-    /// # Errors
-    /// When memory runs out.
-    pub fn grow(&mut self, context: usize) -> Result<(), OpError> {
-        if context <= self.context {
-            return Ok(());
-        }
-        let room = context.max(2 * self.context).next_multiple_of(1024);
-        let bytes = room * TOGETHER * size_of::<f32>();
-        self.scores = Memory::zeroed(bytes).ok_or_else(|| out_of_memory("attention scores", bytes))?;
-        self.context = room;
-        Ok(())
+    /// Its bytes.
+    pub fn memory(&self) -> &Memory {
+        &self.linear
     }
 }
 
@@ -69,6 +55,8 @@ pub struct Step<'a> {
     pub tables: &'a [TableView],
     /// One for each worker.
     pub workspaces: &'a [Workspace],
+    /// Room for the longest context of the batch.
+    pub scores: &'a Scores,
     /// One entry for each selected row.
     pub outputs: Outputs,
     /// The first error of a worker.
@@ -130,9 +118,8 @@ impl Step<'_> {
                 Task::LinearInt8(f, call, space) => f(call, self.rows(*space), region),
                 Task::KvAppend(call) => call.run(&self.batch.rows, self.tables, region),
                 Task::Attention(f, call, next) => {
-                    let (scores, score_stride) = (workspace.scores.as_ptr(), workspace.context);
                     let (rows, tables) = (&self.batch.rows[..], self.tables);
-                    f(call, Cache { rows, tables, next: &next.0, scores, score_stride }, region);
+                    f(call, Cache { rows, tables, next: &next.0, scores: self.scores }, region);
                 }
                 Task::SwiGlu(f, call, space) => f(call, self.rows(*space), region),
                 Task::SelectRows(call) => call.run(self.selected, region),

@@ -23,6 +23,12 @@ pub const UNIT: usize = 32;
 pub trait Unpack: 'static {
     /// Whether unpacking again for every four rows of x is cheaper than going through memory once, up to 16 rows.
     const CHEAP: bool;
+    /// Whether rows of weights are read one after the other for few rows of x: where unpacking takes so few steps that one
+    /// running sum keeps up with memory, which likes one stream best. Else several are read side by side, so that their
+    /// sums overlap.
+    const ALONE: bool = false;
+    /// Whether [`Unpack::paired_unit`] gives lanes in the order of [`Lanes::paired`].
+    const PAIRED: bool = false;
     /// What the units of a block share: scales, a table, where the quants are.
     type Block<L: Lanes>: Copy;
     /// Bytes of quants from one block to the next, for prefetching.
@@ -37,6 +43,15 @@ pub trait Unpack: 'static {
     /// # Safety
     /// The block comes from [`Unpack::block`] and has that unit.
     unsafe fn unit<L: Lanes>(l: L, block: &Self::Block<L>, unit: usize) -> [L::V; 2];
+    /// As [`Unpack::unit`], with the lanes in the order that this format finds fastest: see [`Unpack::PAIRED`].
+    ///
+    /// # Safety
+    /// That of [`Unpack::unit`].
+    #[inline(always)]
+    unsafe fn paired_unit<L: Lanes>(l: L, block: &Self::Block<L>, unit: usize) -> [L::V; 2] {
+        // SAFETY: the caller's promise.
+        unsafe { Self::unit(l, block, unit) }
+    }
 }
 
 /// `-0`: what is added where a format has no offset, since it changes no bit of anything.

@@ -176,6 +176,26 @@ fn a_weight_is_kept_in_one_layout_and_older_executables_go_on() {
 }
 
 #[test]
+#[cfg(target_os = "linux")]
+fn pages_count_what_is_held_and_what_older_executables_keep() {
+    let mut backend = cpu(2, Isa::Amx);
+    let model = Model::pack(&mut backend);
+    let file: u64 = model.weights.iter().map(|w| w.bytes as u64).sum();
+    let weights = |backend: &CpuBackend| backend.pages().available().unwrap()["weights"].bytes;
+    assert_eq!(weights(&backend), file);
+    let exact = compiled(&mut backend, &model, Rounding::F32).unwrap();
+    assert_eq!(weights(&backend), file, "no copy for kernels that read the file's layout");
+    compiled(&mut backend, &model, Rounding::Int8).unwrap();
+    let both = weights(&backend);
+    compiled(&mut backend, &model, Rounding::Int8).unwrap();
+    assert_eq!(weights(&backend), both, "plans share panels");
+    backend.release(exact);
+    let panels = weights(&backend);
+    assert_eq!(panels, both - file, "panels alone");
+    assert!((file..2 * file).contains(&panels), "{panels} bytes of panels for {file} of the file");
+}
+
+#[test]
 fn kernels_of_other_arithmetic_are_refused() {
     let mut backend = cpu(1, Isa::Amx);
     let model = Model::pack(&mut backend);

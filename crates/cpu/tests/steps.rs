@@ -118,3 +118,18 @@ fn absurd_pools_are_refused() {
     assert!(matches!(refused, Err(OpError::OutOfMemory { .. })), "{refused:?}");
     assert!(matches!(backend.alloc_kv(KV, 0, 16), Err(OpError::Input(_))));
 }
+
+#[test]
+#[cfg(target_os = "linux")]
+fn pages_are_told_by_what_they_are_for() {
+    let mut w = World::new(cpu(2, Isa::Amx), Rounding::F32);
+    w.backend.run(w.exe, &w.batch(0, 9), &mut StepOutput::default()).unwrap();
+    let pages = w.backend.pages().available().cloned().unwrap();
+    assert_eq!(pages.keys().map(String::as_str).collect::<Vec<_>>(), ["buffers", "kv", "weights"]);
+    assert_eq!(pages["kv"].bytes, (PAGES * PAGE_TOKENS * KV.token_bytes()) as u64);
+    for (what, found) in pages {
+        assert!(found.bytes > 0 && found.resident_bytes > 0, "{what}: {found:?}");
+    }
+    let boxed: Box<dyn Backend> = Box::new(w.backend);
+    assert!(boxed.pages().available().is_some(), "who holds it behind a pointer is told the same");
+}

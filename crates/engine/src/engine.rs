@@ -4,7 +4,7 @@ mod kept;
 mod step;
 
 use std::collections::{BTreeMap, BTreeSet};
-use tare_core::{Fault, Reading};
+use tare_core::{Fault, PageUse, Reading};
 use tare_model::{Model, Resolved};
 use tare_ops::{Backend, BackendInfo, KvShape, Variant};
 
@@ -219,6 +219,11 @@ impl Engine {
     /// The most bytes of a memory of its own that the backend has taken at once.
     pub fn device_bytes(&self) -> Reading<u64> {
         self.backend.device_bytes()
+    }
+
+    /// How the backend's memory lies in the pages of the host: for reports, not between steps.
+    pub fn pages(&self) -> Reading<BTreeMap<String, PageUse>> {
+        self.backend.pages()
     }
 
     /// What it runs on.

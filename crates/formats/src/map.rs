@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use tare_core::{Blob, Fault};
 
-/// Maps all of `path`, read-only and private; nothing is read before it is used.
+/// Maps all of `path`, read-only and private; nothing is read before it is used. Huge pages are asked for.
 ///
 /// # Errors
 /// When the file is no regular file, cannot be opened or mapped, or is empty.
@@ -24,5 +24,8 @@ pub(crate) fn map(path: &Path) -> Result<Blob, FormatError> {
     // breaks us. Model files are replaced by rename, here and by the tools that fetch them, which leaves the mapped
     // bytes alone.
     let mapped = unsafe { Mmap::map(&file) }.map_err(|e| FormatError::io(path, "map", e))?;
+    // Advice: a file system that cannot do it refuses, and the map works all the same.
+    #[cfg(target_os = "linux")]
+    let _ = mapped.advise(memmap2::Advice::HugePage);
     Ok(Blob::new(Arc::new(mapped)))
 }

@@ -179,6 +179,7 @@ fn config(rig: &Rig<'_>, engine: &Engine) -> Value {
         "threads": info.threads,
         "pin": rig.cpu.pin,
         "isa": info.isa,
+        "pages": engine.pages(),
     })
 }
 

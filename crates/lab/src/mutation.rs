@@ -4,7 +4,8 @@
 //! B8 is a small change to one of them, and the engine, the scheduler and the kernels that run are the very ones that
 //! are timed. A mutated run that passes the gate is a hole in the gate.
 
-use tare_core::{Affine, Blob, Fault, Format, Weight, WeightData};
+use std::collections::BTreeMap;
+use tare_core::{Affine, Blob, Fault, Format, PageUse, Reading, Weight, WeightData};
 use tare_ops::{
     Backend, BackendInfo, Batch, BufId, Executable, ForwardPlan, KvId, KvSpan, Launched, Op, OpError, StepOutput,
     Variant, Wants, WeightId, plan::KvShape,
@@ -303,6 +304,9 @@ impl<B: Backend> Backend for Mutant<B> {
     }
     fn rest(&mut self) {
         self.inner.rest();
+    }
+    fn pages(&self) -> Reading<BTreeMap<String, PageUse>> {
+        self.inner.pages()
     }
     fn compile(&mut self, plan: &ForwardPlan) -> Result<Executable, OpError> {
         let plan = self.mutate_plan(plan);

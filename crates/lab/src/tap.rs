@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
-use tare_core::{Blob, Fault, Weight, WeightData, weight::Affine};
+use tare_core::{Blob, Fault, PageUse, Reading, Weight, WeightData, weight::Affine};
 use tare_cpu::CpuBackend;
 use tare_cuda::{CudaBackend, device::Device};
 use tare_ops::{
@@ -177,6 +177,9 @@ impl<B: Shared> Backend for Tap<B> {
     }
     fn rest(&mut self) {
         self.lock().backend.rest();
+    }
+    fn pages(&self) -> Reading<BTreeMap<String, PageUse>> {
+        self.lock().backend.pages()
     }
     fn release(&mut self, exe: Executable) {
         let mut tapped = self.lock();

@@ -1,7 +1,9 @@
 //! What a device must offer to run plans.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
-use tare_core::{Fault, Reading, Weight};
+use tare_core::{Fault, PageUse, Reading, Weight};
 
 use crate::apart::Launched;
 use crate::batch::{Batch, StepOutput};
@@ -126,6 +128,12 @@ pub trait Backend: Send {
     /// this one then has the processors for itself. A backend without threads of its own has nothing to do.
     fn rest(&mut self) {}
 
+    /// How its memory lies in the pages of the host, by what it is for (`weights`, `kv`, `buffers`). The system is asked:
+    /// for reports, not for steps.
+    fn pages(&self) -> Reading<BTreeMap<String, PageUse>> {
+        Reading::unavailable("this backend does not say how its memory lies")
+    }
+
     /// Makes a plan ready: resolves kernels, allocates step buffers. The token loop allocates nothing after this.
     ///
     /// # Errors
@@ -191,6 +199,12 @@ impl<B: Backend + ?Sized> Backend for Box<B> {
     }
     fn write_kv(&mut self, span: KvSpan, bytes: &[u8]) -> Result<(), OpError> {
         (**self).write_kv(span, bytes)
+    }
+    fn pages(&self) -> Reading<BTreeMap<String, PageUse>> {
+        (**self).pages()
+    }
+    fn rest(&mut self) {
+        (**self).rest();
     }
     fn compile(&mut self, plan: &ForwardPlan) -> Result<Executable, OpError> {
         (**self).compile(plan)

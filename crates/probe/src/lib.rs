@@ -17,6 +17,7 @@ mod files;
 pub mod host;
 pub mod isa;
 pub mod memory;
+pub mod pages;
 pub mod quiet;
 mod region;
 
@@ -25,4 +26,5 @@ pub use ceilings::Ceilings;
 pub use host::Host;
 pub use isa::CpuFeatures;
 pub use memory::ResidentMemory;
+pub use pages::page_use;
 pub use quiet::Quietness;

@@ -3,8 +3,9 @@
 use anyhow::{Result, bail};
 use serde::Serialize;
 use serde_json::json;
-use tare_core::Reading;
+use std::collections::BTreeMap;
 use tare_core::units::human_bytes;
+use tare_core::{PageUse, Reading};
 use tare_cpu::CpuConfig;
 use tare_cuda::nvml::{self, DeviceState};
 use tare_cuda::{CudaConfig, CudaInfo, ceilings as device};
@@ -59,7 +60,8 @@ pub(crate) fn run(args: &DoctorArgs, settings: &Settings) -> Result<()> {
         println!(
             "{}",
             json!({ "host": host, "ceilings": stored.ceilings, "quietness": quiet, "isa": cpu.isa,
-                    "threads": cpu.threads, "cuda": cuda, "cuda_state": state, "cuda_ceilings": device, "plans": plans, "conformance": conformance })
+                    "threads": cpu.threads, "cuda": cuda, "cuda_state": state, "cuda_ceilings": device, "plans": plans,
+                    "pages": engine.as_ref().map(Engine::pages), "conformance": conformance })
         );
         return refuse_differences(conformance.as_ref());
     }
@@ -72,6 +74,7 @@ pub(crate) fn run(args: &DoctorArgs, settings: &Settings) -> Result<()> {
     device.iter().for_each(print_device);
     conformance.iter().for_each(print_conformance);
     if let Some(e) = &engine {
+        print_pages(&e.pages());
         print_plans(e);
     }
     refuse_differences(conformance.as_ref())
@@ -208,6 +211,19 @@ fn print_ceilings(c: &Ceilings, origin: &Origin) {
         Origin::MeasuredNotKept { why } => format!("measured now, not kept: {why}"),
     };
     println!("            ({from})");
+}
+
+/// How much of each kind of memory lies in huge pages; what was never touched lies nowhere yet.
+fn print_pages(pages: &Reading<BTreeMap<String, PageUse>>) {
+    match pages {
+        Reading::Available(all) => {
+            for (what, p) in all {
+                let [huge, here, all] = [p.huge_bytes, p.resident_bytes, p.bytes].map(human_bytes);
+                println!("pages       {what}: {all}, {here} resident, {huge} of it in huge pages");
+            }
+        }
+        Reading::Unavailable { why } => println!("pages       unavailable: {why}"),
+    }
 }
 
 fn print_plans(engine: &Engine) {

@@ -11,7 +11,7 @@
 //! loses: q5_k and q6_k at one to 16 rows, whose unpacking outweighs the products; f32 prompts copy a panel for nothing
 //! fallback: the same code on an array (`portable`)
 //! evidence: none yet
-//! source: register tiling after Goto and van de Geijn (2008); 16-value tables by `vpermps`, prefetch distance by our own probe
+//! source: register tiling after Goto and van de Geijn (2008); 16-value tables by `vpermps`, rows side by side and prefetch distance by our own probe
 //!
 //! Workers take contiguous runs of 16 weight rows, so that each output line of 64 bytes has one writer.
 
@@ -27,8 +27,6 @@ use crate::unpack::Unpack;
 
 /// Weight rows that are finished together, and so the smallest share of a worker: one vector of outputs.
 pub const GROUP: usize = LANES;
-/// Bytes ahead of the quants in use that are asked for: the distance from which on decode no longer gains.
-const AHEAD: usize = 6 << 10;
 
 /// A call.
 #[derive(Clone, Copy, Debug)]

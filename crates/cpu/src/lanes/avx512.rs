@@ -165,6 +165,21 @@ impl Lanes for Avx512 {
         }
     }
     #[inline(always)]
+    unsafe fn paired_nibbles(self, p: *const u8) -> __m512i {
+        unsafe {
+            let both = _mm512_set1_epi64(p.cast::<i64>().read_unaligned());
+            _mm512_srlv_epi32(both, _mm512_setr_epi32(0, 0, 4, 4, 8, 8, 12, 12, 16, 16, 20, 20, 24, 24, 28, 28))
+        }
+    }
+    #[inline(always)]
+    fn paired(self, v: __m512) -> __m512 {
+        unsafe { _mm512_permutexvar_ps(_mm512_setr_epi32(0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15), v) }
+    }
+    #[inline(always)]
+    fn unpaired(self, v: __m512) -> __m512 {
+        unsafe { _mm512_permutexvar_ps(_mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15), v) }
+    }
+    #[inline(always)]
     unsafe fn halves(self, p: *const u8) -> __m512 {
         unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }
     }
@@ -174,6 +189,10 @@ impl Lanes for Avx512 {
             let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
             _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
         }
+    }
+    #[inline(always)]
+    unsafe fn splat_bf16(self, p: *const u8) -> __m512 {
+        unsafe { _mm512_castsi512_ps(_mm512_maskz_set1_epi16(0xaaaa_aaaa, p.cast::<i16>().read_unaligned())) }
     }
     #[inline(always)]
     unsafe fn splat_half(self, p: *const u8) -> __m512 {

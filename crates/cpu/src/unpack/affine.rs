@@ -41,7 +41,7 @@ unsafe fn element<L: Lanes>(l: L, from: *const u8, dtype: DType, at: usize) -> L
     unsafe {
         match dtype {
             DType::F16 => l.splat_half(from.add(2 * at)),
-            DType::BF16 => l.splat(f32::from_bits(u32::from(from.cast::<u16>().add(at).read_unaligned()) << 16)),
+            DType::BF16 => l.splat_bf16(from.add(2 * at)),
             _ => l.splat(from.cast::<f32>().add(at).read_unaligned()),
         }
     }
@@ -53,6 +53,7 @@ pub struct Affine4;
 
 impl Unpack for Affine4 {
     const CHEAP: bool = true;
+    const PAIRED: bool = true;
     type Block<L: Lanes> = Mapped<L>;
 
     #[inline(always)]
@@ -70,6 +71,12 @@ impl Unpack for Affine4 {
         let p = b.quants.wrapping_add(unit * UNIT / 2);
         // SAFETY: a unit has 16 bytes.
         unsafe { [l.look_up(b.map, l.nibbles(p)), l.look_up(b.map, l.nibbles(p.add(LANES / 2)))] }
+    }
+    #[inline(always)]
+    unsafe fn paired_unit<L: Lanes>(l: L, b: &Mapped<L>, unit: usize) -> [L::V; 2] {
+        let p = b.quants.wrapping_add(unit * UNIT / 2);
+        // SAFETY: a unit has 16 bytes.
+        unsafe { [l.look_up(b.map, l.paired_nibbles(p)), l.look_up(b.map, l.paired_nibbles(p.add(LANES / 2)))] }
     }
 }
 

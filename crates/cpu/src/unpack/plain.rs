@@ -19,6 +19,7 @@ macro_rules! plain {
 
         impl Unpack for $name {
             const CHEAP: bool = true;
+            const ALONE: bool = true;
             type Block<L: Lanes> = Place;
 
             #[inline(always)]

@@ -1,27 +1,39 @@
 //! The second pass: values weighted by their probabilities, for tokens ascending.
 
-use super::{AHEAD, Block, Element, Heads};
+use std::ops::Range;
+
+use super::{Block, Element, Heads};
 use crate::lanes::{LANES, Lanes};
 
-/// `out += p_j v_j` for the values of a block and H heads: each value is loaded once for all of them.
+/// `out += p_j v_j` in `range` of the columns, for the values of a block and H heads: each value is loaded once for all
+/// of them.
 ///
 /// # Safety
-/// The block's values and their probabilities lie there; out holds E elements.
+/// The block's values and their probabilities lie there; out holds E elements, the columns among them.
 #[inline(always)]
-pub(super) unsafe fn block<L: Lanes, T: Element, const H: usize>(l: L, heads: &Heads<H>, values: &Block<T>) {
-    let mut e = 0;
-    // SAFETY: columns below E.
+pub(super) unsafe fn block<L: Lanes, T: Element, const H: usize>(
+    l: L,
+    heads: &Heads<H>,
+    values: &Block<T>,
+    range: &Range<usize>,
+) {
+    let mut e = range.start;
+    // SAFETY: columns of the range.
     unsafe {
-        while e + 4 * LANES <= values.size {
+        while L::WIDE && e + 8 * LANES <= range.end {
+            columns::<L, T, H, 8>(l, heads, values, e);
+            e += 8 * LANES;
+        }
+        while e + 4 * LANES <= range.end {
             columns::<L, T, H, 4>(l, heads, values, e);
             e += 4 * LANES;
         }
-        while e + LANES <= values.size {
+        while e + LANES <= range.end {
             columns::<L, T, H, 1>(l, heads, values, e);
             e += LANES;
         }
-        if e < values.size {
-            last_columns(l, heads, values, e);
+        if e < range.end {
+            last_columns(l, heads, values, e, range.end - e);
         }
     }
 }
@@ -47,7 +59,7 @@ unsafe fn columns<L: Lanes, T: Element, const H: usize, const C: usize>(
         }
         for j in 0..values.tokens {
             let row = values.first.add(j * values.size + e);
-            l.prefetch(row.cast::<u8>().wrapping_add(AHEAD));
+            values.ask(l, j * values.size + e, C * LANES);
             let mut p = [l.splat(0.0); H];
             for (p, scores) in p.iter_mut().zip(heads.scores) {
                 *p = l.splat(*scores.add(values.at + j));
@@ -67,13 +79,18 @@ unsafe fn columns<L: Lanes, T: Element, const H: usize, const C: usize>(
     }
 }
 
-/// Columns from `e` on, fewer than 16.
+/// Columns `e .. e + part`, fewer than 16.
 ///
 /// # Safety
 /// As [`block`].
 #[inline(always)]
-unsafe fn last_columns<L: Lanes, T: Element, const H: usize>(l: L, heads: &Heads<H>, values: &Block<T>, e: usize) {
-    let part = values.size - e;
+unsafe fn last_columns<L: Lanes, T: Element, const H: usize>(
+    l: L,
+    heads: &Heads<H>,
+    values: &Block<T>,
+    e: usize,
+    part: usize,
+) {
     for (out, scores) in heads.out.into_iter().zip(heads.scores) {
         // SAFETY: the caller's promise.
         unsafe {

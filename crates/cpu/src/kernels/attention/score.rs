@@ -1,6 +1,6 @@
 //! The first pass: scores of up to 16 keys at once.
 
-use super::{AHEAD, Block, Element, Heads};
+use super::{Block, Element, Heads};
 use crate::lanes::{LANES, Lanes};
 
 /// `dot(q, k_j) * scale` for the keys of a block and H heads: each key is loaded once for all of them.
@@ -47,7 +47,7 @@ unsafe fn dots<L: Lanes, T: Element, const H: usize, const C: usize>(
         }
         for j in 0..keys.tokens {
             let key = keys.first.add(j * C * LANES);
-            l.prefetch(key.cast::<u8>().wrapping_add(AHEAD));
+            keys.ask(l, j * C * LANES, C * LANES);
             let mut acc = [l.splat(0.0); H];
             for c in 0..C {
                 let k = T::load(l, key.add(c * LANES));
@@ -75,6 +75,7 @@ unsafe fn dots_of_any_size<L: Lanes, T: Element, const H: usize>(
 ) -> [[L::V; LANES]; H] {
     let mut sums = [[l.splat(0.0); LANES]; H];
     let whole = keys.size / LANES * LANES;
+    keys.ask(l, 0, keys.tokens * keys.size);
     for (sums, q) in sums.iter_mut().zip(heads.q) {
         for (j, acc) in sums.iter_mut().enumerate().take(keys.tokens) {
             // SAFETY: the caller's promise.
