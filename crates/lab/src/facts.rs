@@ -179,7 +179,6 @@ fn config(rig: &Rig<'_>, engine: &Engine) -> Value {
         "threads": info.threads,
         "pin": rig.cpu.pin,
         "isa": info.isa,
-        "pages": engine.pages(),
     })
 }
 
