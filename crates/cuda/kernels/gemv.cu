@@ -162,20 +162,19 @@ struct Lent {
     float base[2];
 };
 
-DEVICE Lent lend(const Slice& s, const Source* sources) {
+DEVICE Lent lend(const Slice& s, const u32* kind) {
     Lent l;
     UNROLL
     for (int i = 0; i < 2; i++) {
-        u32 kind = sources[i].kind;
-        l.scale[i] = scale_of(s.scale[i], kind);
-        l.base[i] = __fmaf_rn(-MORE, l.scale[i], BIASED ? scale_of(s.bias[i], kind) : 0.0f);
+        l.scale[i] = scale_of(s.scale[i], kind[i]);
+        l.base[i] = __fmaf_rn(-MORE, l.scale[i], BIASED ? scale_of(s.bias[i], kind[i]) : 0.0f);
     }
     return l;
 }
 #else
 struct Lent {};
 
-DEVICE Lent lend(const Slice&, const Source*) { return Lent(); }
+DEVICE Lent lend(const Slice&, const u32*) { return Lent(); }
 #endif
 
 #if PLAIN == 0
@@ -225,6 +224,27 @@ DEVICE void products_of_quants(const Slice& s, const uint4* x, float (*c)[4]) {
     }
 }
 
+// Adds the groups of one chunk whose scales the thread has, for one row of x: its columns are alike, all or those of a half,
+// so that every thread of a quad has every group. The quad is added up at the end of the tile. acc [4]
+template <int KIND>
+DEVICE void add_own(const Lent& lent, u32 turn, float (*c)[4], const float* sums, float* acc) {
+    u32 t = threadIdx.x % 4;
+    UNROLL
+    for (int i = 0; i < 2; i++) {
+        // The group is the thread's `own` of the chunk, when the chunk has so many.
+        u32 place = KIND == HALVES ? t % 2 * 2 + i : t, own = place % GROUPS;
+        float v = 0.0f;
+        UNROLL
+        for (int k = 0; k < GROUPS; k++) {
+            float of = KIND == HALVES && t < 2 ? c[k][0] : KIND == HALVES ? c[k][2] : c[k][2 * i];
+            v = k == 0 || own == k ? of : v;
+        }
+        float* to = acc + (KIND == HALVES ? 0 : 2 * i);
+        v = __fmaf_rn(lent.scale[i], v, __fmaf_rn(lent.base[i], sums[own], *to));
+        *to = GROUPS == 4 || place / GROUPS == turn ? v : *to;
+    }
+}
+
 // Adds the products of one chunk to the sums of a tile. `x` is where the thread reads, `sums` those of the groups of the staged
 // rows; `turn` says whose scales they are. acc [tiles of 8 rows of x]
 template <int ROWS, int TILES, int KIND>
@@ -235,21 +255,15 @@ DEVICE void products(const Slice& s, const Lent& lent, u32 turn, const u16* x, u
     for (int n = 0; n < TILES; n++) {
         float c[GROUPS][4];
         products_of_quants(s, (const uint4*)(x + n * 8 * apart), c);
+        if (ROWS == 1) {
+            add_own<KIND>(lent, turn, c, sums, acc[n]);
+            continue;
+        }
         UNROLL
         for (int k = 0; k < GROUPS; k++) {
             u32 lender = turn * GROUPS + k;
             UNROLL
             for (int i = 0; i < 2; i++) {
-                if (ROWS == 1) {
-                    // Columns are alike, all or those of a half: who has the scale uses it, and the quad is added up at the
-                    // end of the tile.
-                    bool mine = KIND == HALVES ? t % 2 == lender / 2 && i == lender % 2 : t == lender;
-                    float v = KIND == HALVES && t < 2 ? c[k][0] : KIND == HALVES ? c[k][2] : c[k][2 * i];
-                    float* to = acc[n] + (KIND == HALVES ? 0 : 2 * i);
-                    v = __fmaf_rn(lent.scale[i], v, __fmaf_rn(lent.base[i], sums[k], *to));
-                    *to = mine ? v : *to;
-                    continue;
-                }
                 float scale = __shfl_sync(FULL, lent.scale[i], g * 4 + lender, 32);
                 float base = __shfl_sync(FULL, lent.base[i], g * 4 + lender, 32);
                 UNROLL
@@ -321,13 +335,14 @@ DEVICE void finish_tile(const LinearArgs& a, u32 tile, u32 rows, u32 warps, cons
         float dot = 0.0f, up = 0.0f;
         UNROLL
         for (u32 k = 0; k < MOST_WARPS; k++) {
-            if (k >= warps) continue;
-            dot += red[(k * TILE_ROWS + r) * ROWS + t];
-            if (KIND == GATED) up += red[(k * TILE_ROWS + 8 + r) * ROWS + t];
+            // Read whether it is there or not, so that no sum waits for the one before.
+            float first = red[(k * TILE_ROWS + r) * ROWS + t], second = 0.0f;
+            if (KIND == GATED) second = red[(k * TILE_ROWS + 8 + r) * ROWS + t];
+            dot += k < warps ? first : 0.0f, up += k < warps ? second : 0.0f;
         }
         float* out = part.out + (u64)t * part.out_stride + n;
         float value = biased(part, n, dot);
-        if (KIND == GATED) *out = __fmul_rn(silu_of(value), biased(a.part[1], n, up));
+        if (KIND == GATED) *out = __fmul_rn(silu_fast(value), biased(a.part[1], n, up));
         else *out = a.accumulate ? __fadd_rn(ROWS == 1 ? before : *out, value) : value;
     }
 }
@@ -343,6 +358,9 @@ DEVICE float added_to(const LinearArgs& a, u32 tile) {
 template <int ROWS, int AHEAD, int KIND>
 DEVICE void gemv(const LinearArgs& a, u16* xs, float* sums, float* squares, float* red) {
     const int TILES = ROWS > 8 ? 2 : 1, BUFFERS = ROWS > 8 ? 1 : 2;
+    // Whether the places of `ahead` get chunks of the next tile as they become free, or all at once; the latter where little is
+    // computed for a byte.
+    const bool ONE_BY_ONE = PLAIN > 0 || GROUPS > 1;
     // Whether each place of `ahead` always has the same part in lending scales.
     const bool FIXED = AHEAD % LENT == 0;
     const u32 apart = STAGED / ROWS + (ROWS > 1 ? APART : 0);
@@ -364,14 +382,17 @@ DEVICE void gemv(const LinearArgs& a, u16* xs, float* sums, float* squares, floa
     Slice ahead[AHEAD];
     sources_of<KIND>(a, tile, half, sources);
     fill<AHEAD, KIND>(sources, begin, end, chunks, ahead);
-    if (ROWS == 1 && a.norm) expect_norm(a.norm, begin, end, cols);
+    Early early;
+    if (ROWS == 1 && a.norm) expect_norm(a.norm, begin, end, cols, early);
     let_next_start();
     await_previous();
     // A step of a bucket for one row has one; of its rows none may be selected.
     u32 rows = ROWS == 1 && !a.of_selected ? 1 : rows_of(a.step, a.of_selected);
     if (rows == 0) return;
-    if (a.norm) measure<ROWS>(a, rows, cols, squares);
-    stage<ROWS>(a, rows, cols, 0, begin, end, half, apart, squares, xs, sums);
+    if (a.norm) measure<ROWS>(a, rows, cols, squares, early);
+    // What was measured is what is staged when a warp has all of its chunks at once, and no row in halves.
+    bool measured = HAS_EARLY && ROWS == 1 && a.norm && chunks <= staged && KIND != HALVES;
+    stage<ROWS>(a, rows, cols, 0, begin, end, half, apart, squares, measured, early, xs, sums);
     __syncwarp();
 
     for (u32 turn = 0;; turn++) {
@@ -379,36 +400,43 @@ DEVICE void gemv(const LinearArgs& a, u16* xs, float* sums, float* squares, floa
         bool finishes = warp == turn % warps;
         // It is on its way while the outputs are made.
         float before = ROWS == 1 && KIND != GATED && a.accumulate && finishes ? added_to<KIND>(a, tile) : 0.0f;
+        u32 kind[2] = {sources[0].kind, sources[1].kind}, done = tile;
         for (u32 first = 0;;) {
             Lent lent;
             u32 left = chunks - first < staged ? chunks - first : staged, last = end < left ? end : left;
-            for (u32 c = begin; c < last; c += AHEAD) {
+            bool last_piece = first + staged >= chunks;
+            for (u32 c = begin; c < last || (last_piece && c == begin); c += AHEAD) {
+                // Where a place of `ahead` has no further chunk of this tile it gets one of the next, so that loads run on.
+                bool goes_on = last_piece && c + AHEAD >= last;
+                if (goes_on) {
+                    tile += gridDim.x;
+                    if (tile < a.tiles) sources_of<KIND>(a, tile, half, sources);
+                }
                 UNROLL
                 for (int i = 0; i < AHEAD; i++) {
                     u32 at = c + i, next = at + AHEAD;
-                    if (at >= last) continue;
                     u32 owner = FIXED ? i % LENT : (at - begin) % LENT;
-                    if (owner == 0) lent = lend(ahead[i], sources);
-                    products<ROWS, TILES, KIND>(ahead[i], lent, owner, own + at * CHUNK, apart, own_sums + at * GROUPS,
-                                                piece * GROUPS, acc);
+                    if (at < last) {
+                        if (owner == 0) lent = lend(ahead[i], kind);
+                        products<ROWS, TILES, KIND>(ahead[i], lent, owner, own + at * CHUNK, apart, own_sums + at * GROUPS,
+                                                    piece * GROUPS, acc);
+                    }
                     bool lends = FIXED ? i % LENT == 0 : (next - begin) % LENT == 0;
-                    if (next < last) load_slice<KIND>(sources, first + next, chunks, lends, ahead + i);
+                    if (!goes_on) {
+                        if (next < last) load_slice<KIND>(sources, first + next, chunks, lends, ahead + i);
+                    } else if (ONE_BY_ONE && tile < a.tiles && begin + i < end) {
+                        load_slice<KIND>(sources, begin + i, chunks, i % LENT == 0, ahead + i);
+                    }
                 }
+                if (!ONE_BY_ONE && goes_on && tile < a.tiles) fill<AHEAD, KIND>(sources, begin, end, chunks, ahead);
             }
             first += staged;
             if (first >= chunks) break;
             left = chunks - first < staged ? chunks - first : staged, last = end < left ? end : left;
             fill<AHEAD, KIND>(sources, first + begin, first + last, chunks, ahead);
             __syncwarp();
-            stage<ROWS>(a, rows, cols, first, begin, last, half, apart, squares, xs, sums);
+            stage<ROWS>(a, rows, cols, first, begin, last, half, apart, squares, false, early, xs, sums);
             __syncwarp();
-        }
-        // Loads of the next tile are under way while this one ends.
-        u32 done = tile;
-        tile += gridDim.x;
-        if (tile < a.tiles) {
-            sources_of<KIND>(a, tile, half, sources);
-            fill<AHEAD, KIND>(sources, begin, end, chunks, ahead);
         }
         float* mine = red + turn % BUFFERS * MOST_WARPS * TILE_ROWS * ROWS;
         if (BUFFERS == 1) __syncthreads();
@@ -426,14 +454,14 @@ DEVICE void gemv(const LinearArgs& a, u16* xs, float* sums, float* squares, floa
         if (tile >= a.tiles) break;
         if (chunks > staged) {
             __syncwarp();
-            stage<ROWS>(a, rows, cols, 0, begin, end, half, apart, squares, xs, sums);
+            stage<ROWS>(a, rows, cols, 0, begin, end, half, apart, squares, false, early, xs, sums);
             __syncwarp();
         }
     }
 }
 
 #define GEMV(name, rows, ahead, kind)                                             \
-    KERNEL(name, LinearArgs, GEMV_THREADS, rows > 8 ? 1 : 2) {                    \
+    KERNEL(name, LinearArgs, GEMV_THREADS, rows > 8 ? 1 : rows > 1 ? 2 : 3) {     \
         __shared__ __align__(16) u16 xs[STAGED + (rows > 1 ? rows * APART : 0)];  \
         __shared__ float sums[STAGED / CHUNK * GROUPS];                           \
         __shared__ float squares[rows > MOST_WARPS ? rows : MOST_WARPS];          \

@@ -1,7 +1,7 @@
 // The rows of x as `gemv.cu` wants them in shared memory: normalised, rounded to BF16, with the sums of their groups. A warp
 // stages what it multiplies itself, so that it waits for no other warp.
 
-#define GEMV_THREADS 256
+#define GEMV_THREADS 160
 #define MOST_WARPS (GEMV_THREADS / 32)
 // Columns of x that are staged at once, all rows together.
 #define STAGED 16384
@@ -43,15 +43,29 @@ DEVICE u32 own_column() { return threadIdx.x / 4 % 2 * 64 + threadIdx.x % 4 * 4;
 // The columns that this thread has of chunk `chunk` of a row, or zeros.
 DEVICE void own_columns(const float* x, u32 chunk, bool there, u32 cols, float4* v) {
     u32 k = there ? chunk * CHUNK + own_column() : cols;
+    if (there && (chunk + 1) * CHUNK <= cols) {
+        UNROLL
+        for (int i = 0; i < 4; i++) v[i] = *(const float4*)(x + k + 16 * i);
+        return;
+    }
     UNROLL
     for (int i = 0; i < 4; i++) v[i] = four(x, k + 16 * i, cols);
 }
 
-// Brings near what `stage` wants of the norm's weight.
-DEVICE void expect_norm(const float* norm, u32 begin, u32 end, u32 cols) {
-    u32 last = end * CHUNK < cols ? end * CHUNK : cols;
+// What a thread has of its first chunk of a row before `stage` begins: of the norm's weight, which is there before x is, and of
+// x as `measure` read it. Elements that are under way leave no registers for it.
+#define HAS_EARLY (PLAIN == 0)
+struct Early {
+    float4 norm[4];
+    float4 x[4];
+};
+
+// Loads what `stage` wants first of the norm's weight, and brings the rest near.
+DEVICE void expect_norm(const float* norm, u32 begin, u32 end, u32 cols, Early& early) {
+    u32 octet = threadIdx.x % 32 / 8, last = end * CHUNK < cols ? end * CHUNK : cols;
+    if (HAS_EARLY) own_columns(norm, begin + octet, begin + octet < end, cols, early.norm);
     ROLLED
-    for (u32 k = begin * CHUNK + threadIdx.x % 32 * 8; k < last; k += 256) touch(norm + k);
+    for (u32 k = (begin + (HAS_EARLY ? OCTETS : 0)) * CHUNK + threadIdx.x % 32 * 8; k < last; k += 256) touch(norm + k);
 }
 
 DEVICE void add_squares(float4 v, float4* sum) {
@@ -64,7 +78,7 @@ DEVICE void add_squares(float4 v, float4* sum) {
 // Sums of squares, by the whole block: of one row in as many parts as there are warps, each of the chunks that it stages where
 // all are staged at once; of several rows one each. squares [MOST_WARPS] or [ROWS]
 template <int ROWS>
-DEVICE void measure(const LinearArgs& a, u32 rows, u32 cols, float* squares) {
+DEVICE void measure(const LinearArgs& a, u32 rows, u32 cols, float* squares, Early& early) {
     u32 warp = threadIdx.x / 32, warps = blockDim.x / 32, lane = threadIdx.x % 32, chunks = a.part[0].m.chunks;
     u32 share = ROWS == 1 ? (chunks + warps - 1) / warps : chunks;
     ROLLED
@@ -78,7 +92,10 @@ DEVICE void measure(const LinearArgs& a, u32 rows, u32 cols, float* squares) {
             float4 v[4];
             own_columns(x, c, c < last, cols, v);
             UNROLL
-            for (int i = 0; i < 4; i++) add_squares(v[i], &sum);
+            for (int i = 0; i < 4; i++) {
+                if (ROWS == 1 && c == first + lane / 8) early.x[i] = v[i];
+                add_squares(v[i], &sum);
+            }
         }
         float dot = sum_of_half(sum.x + sum.y + (sum.z + sum.w));
         dot += __shfl_xor_sync(FULL, dot, 16, 32);
@@ -146,7 +163,7 @@ DEVICE void put_chunk(const float4* v, bool there, u16* xs, float* sums) {
 // those `half` chunks further.
 template <int ROWS>
 DEVICE void stage(const LinearArgs& a, u32 rows, u32 cols, u32 first, u32 begin, u32 end, u32 half, u32 apart,
-                  const float* squares, u16* xs, float* sums) {
+                  const float* squares, bool measured, const Early& early, u16* xs, float* sums) {
     u32 each = begin < end ? end - begin : 0, all = half > 0 ? 2 * each : ROWS * each, octet = threadIdx.x % 32 / 8;
     float r = ROWS == 1 && a.norm ? inverse_of<ROWS>(a, cols, 0, squares) : 1.0f;
     ROLLED
@@ -154,6 +171,12 @@ DEVICE void stage(const LinearArgs& a, u32 rows, u32 cols, u32 first, u32 begin,
         u32 t = ROWS == 1 ? 0 : n / each, c = begin + n - t * each;
         if (ROWS == 1 && n >= each) c += half - each;
         float4 v[4];
+        if (measured && n == octet) {
+            UNROLL
+            for (int i = 0; i < 4; i++) v[i] = times(early.x[i], r, early.norm[i]);
+            put_chunk(v, n < all, xs + c * CHUNK, sums + c * GROUPS);
+            continue;
+        }
         own_columns(a.x + (u64)t * a.x_stride, first + c, n < all && t < rows, cols, v);
         if (a.norm) {
             float4 w[4];

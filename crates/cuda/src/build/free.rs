@@ -17,11 +17,7 @@ const PAIRED_OUTPUTS: u32 = 8;
 /// Chunks of x that `gemv.cu` has room for at once.
 const STAGED_CHUNKS: u32 = 128;
 /// Blocks of `gemv.cu` that a multiprocessor has room for, and their threads.
-const LARGE_BLOCKS: (u32, u32) = (2, 256);
-/// The same where quants are read of many tiles: a warp then has more chunks of each.
-const SMALL_BLOCKS: (u32, u32) = (4, 128);
-/// Tiles of a multiprocessor that are many.
-const MANY_TILES: u32 = 16;
+const BLOCKS: (u32, u32) = (3, 160);
 
 impl<D: Device> Build<'_, D> {
     /// Products over the same rows by `gemv.cu`, with the norm before and the gated unit after them.
@@ -47,8 +43,7 @@ impl<D: Device> Build<'_, D> {
         let kernels = if gated { &GEMV_GATED } else { &GEMV };
         let kernel = if halved { Some(GEMV_HALVES) } else { few(kernels, self.rows(*out)) };
         let kernel = kernel.ok_or_else(|| failed(&key, "no kernel for so many rows"))?;
-        let many = args.part[0].m.scales != 0 && args.tiles > MANY_TILES * multiprocessors;
-        let (each, threads) = if many { SMALL_BLOCKS } else { LARGE_BLOCKS };
+        let (each, threads) = BLOCKS;
         let blocks = args.tiles.min(each * multiprocessors) as usize;
         let unit = self.unit(calls[0]);
         self.launch(&unit, key, (kernel, (blocks, 1), threads), &args)
@@ -88,7 +83,7 @@ impl<D: Device> Build<'_, D> {
 fn halved(parts: &[Part], multiprocessors: u32) -> bool {
     let tiles: u32 = parts.iter().map(|p| p.m.rows.div_ceil(TILE_OUTPUTS)).sum();
     let chunks = parts.first().map_or(0, |p| p.m.chunks);
-    let wide = chunks.is_multiple_of(2) && chunks / 2 >= LARGE_BLOCKS.1 / 32 && chunks <= STAGED_CHUNKS;
+    let wide = chunks.is_multiple_of(2) && chunks / 2 >= BLOCKS.1 / 32 && chunks <= STAGED_CHUNKS;
     wide && 2 * tiles <= 3 * multiprocessors
 }
 
