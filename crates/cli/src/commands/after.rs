@@ -58,7 +58,7 @@ pub(crate) fn command(args: &NextArgs, id: &str) -> String {
     let given = [
         ("--depth", (w.depth > 0).then(|| w.depth.to_string())),
         ("--seed", (w.seed > 0).then(|| w.seed.to_string())),
-        ("--backend", (args.how.backend != BackendName::Cpu).then(|| args.how.backend.name().to_string())),
+        ("--backend", backend(args)),
         ("--plan", args.how.plan.clone()),
         ("--class", args.how.class.clone()),
         ("--isa", args.how.isa.clone()),
@@ -68,6 +68,11 @@ pub(crate) fn command(args: &NextArgs, id: &str) -> String {
     words.extend(given.into_iter().filter_map(|(flag, value)| value.map(|v| format!("{flag} {v}"))));
     words.push(format!("--after {id}"));
     words.join(" ")
+}
+
+/// The backend that was asked for; none where it is the one that is meant when nobody says.
+fn backend(args: &NextArgs) -> Option<String> {
+    (args.how.backend != BackendName::default()).then(|| args.how.backend.name().to_string())
 }
 
 /// That the flags describe the request of the decision: a verdict on another one would not be about it.
@@ -195,7 +200,7 @@ fn study(args: &NextArgs, old: &Path) -> Study {
         class: args.how.class.clone(),
         threads: args.how.threads,
         isa: args.how.isa.clone(),
-        backend: Some(args.how.backend.name().to_string()),
+        backend: backend(args),
         build: build.map(Path::to_path_buf),
         ..ArmSpec::default()
     };

@@ -16,14 +16,14 @@ use crate::device::{Address, Device, GraphId, KernelId, Launch};
 use crate::program::{Program, Stretch};
 use crate::units::Unit;
 
-/// Cycles of the delay by which their rate is measured: half a millisecond.
-const LONG_CYCLES: u64 = 1 << 20;
+/// Cycles of the delay by which their rate is measured: some milliseconds.
+const LONG_CYCLES: u64 = 1 << 22;
 /// Delays of no time in a row by which the cost of one is measured, beside the one at their beginning.
-const ROW: usize = 64;
+const ROW: usize = 16;
 /// Long delays before the first that counts: clocks rise to what they are under work.
-const WARM_UPS: usize = 20;
+const WARM_UPS: usize = 4;
 /// Runs that count.
-const RUNS: usize = 5;
+const RUNS: usize = 3;
 
 /// What delays are made with.
 #[derive(Clone, Copy, Debug)]

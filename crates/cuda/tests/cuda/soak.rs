@@ -10,11 +10,10 @@ use tare_ops::Backend;
 
 /// Sequences at once.
 const SEQUENCES: usize = 3;
-/// Most tokens of a sequence.
-const CONTEXT: usize = 256;
-
 struct Soak {
     engine: Engine,
+    /// Most tokens of a sequence.
+    context: u32,
     vocab: u32,
     /// Requests so far: each has its own ids and lengths.
     asked: u32,
@@ -25,23 +24,35 @@ struct Soak {
 }
 
 impl Soak {
-    fn new((model, class): (&str, &str), backend: Box<dyn Backend>) -> Self {
+    fn new((model, class): (&str, &str), backend: Box<dyn Backend>, context: u32) -> Self {
         let model = Model::open(model).unwrap();
         let config = EngineConfig {
-            plan: PlanSpec { page_tokens: Some(16), ..PlanSpec::find("paged").unwrap() },
+            plan: PlanSpec { page_tokens: Some(8), ..PlanSpec::find("paged").unwrap() },
             class: classes::choose(&model, Some(class)).unwrap(),
-            context: CONTEXT,
-            kv_tokens: SEQUENCES * CONTEXT,
+            context: context as usize,
+            kv_tokens: SEQUENCES * context as usize,
             max_rows: 16,
             max_sequences: SEQUENCES,
             max_queue: SEQUENCES,
         };
         let vocab = model.config().vocab as u32;
-        Self { engine: Engine::new(&model, backend, config).unwrap(), vocab, asked: 0, live: 0, decode_steps: 0 }
+        Self {
+            engine: Engine::new(&model, backend, config).unwrap(),
+            context,
+            vocab,
+            asked: 0,
+            live: 0,
+            decode_steps: 0,
+        }
     }
 
     fn ids(&self, n: u32, seed: u32) -> Vec<u32> {
         (0..n).map(|i| (i * 37 + seed * 11) % self.vocab).collect()
+    }
+
+    /// Request `n` of many, none as long as may be.
+    fn any(&self, n: u32) -> Request {
+        Request::greedy(self.ids(1 + n * 7 % (self.context / 4), n), (2 + n * 29 % (self.context / 2)) as usize)
     }
 
     fn submit(&mut self, request: Request) -> RequestId {
@@ -83,14 +94,22 @@ impl Soak {
         told
     }
 
+    /// As many sequences as there may be, each as long as one may be: nothing needs more memory.
+    fn fill(&mut self) {
+        for n in 0..SEQUENCES as u32 {
+            self.submit(Request::greedy(self.ids(self.context - 3, n), 3));
+        }
+        self.run(0);
+    }
+
     /// So many decode steps more, of as many sequences as there may be, and on until all have ended.
-    fn run(&mut self, steps: usize, longest: u32) {
+    fn run(&mut self, steps: usize) {
         let until = self.decode_steps + steps;
         while self.decode_steps < until || self.engine.has_work() {
             while self.decode_steps < until && self.live < SEQUENCES {
                 self.asked += 1;
                 let n = self.asked;
-                let request = Request::greedy(self.ids(1 + n * 7 % 40, n), (2 + n * 29 % longest) as usize);
+                let request = self.any(n);
                 self.submit(request);
             }
             self.step();
@@ -103,13 +122,13 @@ impl Soak {
     }
 }
 
-/// `steps` decode steps between two runs of one request; memory has taken what it needs after the first tenth of them.
-fn soak(what: (&str, &str), backend: Box<dyn Backend>, (steps, longest): (usize, u32)) {
-    let mut soak = Soak::new(what, backend);
+/// `steps` decode steps between two runs of one request.
+fn soak(what: (&str, &str), backend: Box<dyn Backend>, (steps, context): (usize, u32)) {
+    let mut soak = Soak::new(what, backend, context);
     let before = soak.probe();
-    soak.run(steps.div_ceil(10), longest);
+    soak.fill();
     let bytes = soak.bytes();
-    soak.run(steps - steps.div_ceil(10), longest);
+    soak.run(steps);
     assert_eq!(soak.bytes(), bytes, "memory grew");
     assert!(soak.decode_steps >= steps);
     assert!(soak.probe() == before, "one request, other logits, after {} steps", soak.decode_steps);
@@ -123,13 +142,13 @@ const CASES: [(&str, &str); 3] = [
 
 #[test]
 fn a_request_has_the_same_logits_after_many_steps_of_others() {
-    soak(CASES[1], Box::new(CudaBackend::new(Emulator::default())), (20, 4));
+    soak(CASES[1], Box::new(CudaBackend::new(Emulator::default())), (12, 32));
 }
 
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn gpu_soak_of_ten_thousand_steps() {
     for case in CASES {
-        soak(case, Box::new(CudaBackend::new(Driver::open(gpu(false)).unwrap())), (10_000, 200));
+        soak(case, Box::new(CudaBackend::new(Driver::open(gpu(false)).unwrap())), (10_000, 256));
     }
 }
