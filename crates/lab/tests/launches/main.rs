@@ -5,6 +5,7 @@
 mod emulator;
 
 use emulator::Emulator;
+use std::sync::LazyLock;
 use tare_core::Reading;
 use tare_cpu::{CpuConfig, detect_isa};
 use tare_cuda::ceilings::{Ceilings, Sample};
@@ -109,10 +110,17 @@ fn replayed(
     scene.replay(&scene.rig(class, None), phase, backend, go_on)
 }
 
+/// A decode step with launches that carry several calls: each test that asks about it alone looks at this one.
+static DECODE: LazyLock<LaunchReplay> =
+    LazyLock::new(|| replayed("bf16", Phase::Decode, CudaBackend::new(Emulator::default()), &mut |_| true).unwrap());
+
 #[test]
 fn the_parts_of_a_step_are_its_launches() {
     for phase in [Phase::Decode, Phase::Prefill] {
-        let fused = replayed("bf16", phase, CudaBackend::new(Emulator::default()), &mut |_| true).unwrap();
+        let fused = match phase {
+            Phase::Decode => DECODE.clone(),
+            Phase::Prefill => replayed("bf16", phase, CudaBackend::new(Emulator::default()), &mut |_| true).unwrap(),
+        };
         let apart = replayed("bf16", phase, CudaBackend::unfused(Emulator::default()), &mut |_| true).unwrap();
         for r in [&fused, &apart] {
             assert_eq!((r.step_ns, r.sum_ns, r.overlap_ns), (r.launches as f64, r.launches as f64, 0.0), "{phase}");
@@ -154,30 +162,26 @@ fn a_replay_that_is_told_to_stop_keeps_nothing() {
 
 #[test]
 fn a_document_of_launches_has_time_bytes_floor_and_kernels_of_each_part_and_the_whole() {
-    for phase in [Phase::Decode, Phase::Prefill] {
-        let r = replayed("bf16", phase, CudaBackend::new(Emulator::default()), &mut |_| true).unwrap();
-        let body = r.body().unwrap();
-        let (m, d) = (&body.measured, &body.derived);
-        assert_eq!((m.groups.len(), d.groups.len()), (r.parts.len(), r.parts.len()));
-        for ((g, figures), part) in m.groups.iter().zip(&d.groups).zip(&r.parts) {
-            assert_eq!((g.name.as_str(), g.bytes, figures.ns.median), (part.name.as_str(), Some(part.bytes), part.ns));
-            assert_eq!(figures.percent_of_floor.available().is_some(), part.floor_ns.available().is_some());
-            assert!(!g.kernels.is_empty() && g.kernels.iter().all(|k| k.contains(" x ")), "{g:?}");
-        }
-        assert_eq!((d.step_ns.median, d.sum_ns, d.remainder_ns), (r.step_ns, r.sum_ns, 0.0));
-        assert!(m.coverage.complete && m.remainder_is.contains("taken off every part"), "{}", m.remainder_is);
+    let r = &*DECODE;
+    let body = r.body().unwrap();
+    let (m, d) = (&body.measured, &body.derived);
+    assert_eq!((m.groups.len(), d.groups.len()), (r.parts.len(), r.parts.len()));
+    for ((g, figures), part) in m.groups.iter().zip(&d.groups).zip(&r.parts) {
+        assert_eq!((g.name.as_str(), g.bytes, figures.ns.median), (part.name.as_str(), Some(part.bytes), part.ns));
+        assert_eq!(figures.percent_of_floor.available().is_some(), part.floor_ns.available().is_some());
+        assert!(!g.kernels.is_empty() && g.kernels.iter().all(|k| k.contains(" x ")), "{g:?}");
     }
+    assert_eq!((d.step_ns.median, d.sum_ns, d.remainder_ns), (r.step_ns, r.sum_ns, 0.0));
+    assert!(m.coverage.complete && m.remainder_is.contains("taken off every part"), "{}", m.remainder_is);
 }
 
 #[test]
 fn a_planted_delay_is_in_the_launches_of_its_group_and_in_no_other() {
     let scene = Scene::new();
-    let parts = |delay| {
-        let rig = scene.rig("bf16", delay);
-        scene.replay(&rig, Phase::Decode, CudaBackend::new(Emulator::default()), &mut |_| true).unwrap()
-    };
-    let (plain, delayed) = (parts(None), parts(Some("down=900")));
-    assert_eq!((plain.delay, delayed.delay.as_deref()), (None, Some("down=900")));
+    let rig = scene.rig("bf16", Some("down=900"));
+    let delayed = scene.replay(&rig, Phase::Decode, CudaBackend::new(Emulator::default()), &mut |_| true).unwrap();
+    let plain = &*DECODE;
+    assert_eq!((plain.delay.as_deref(), delayed.delay.as_deref()), (None, Some("down=900")));
     for (p, d) in plain.parts.iter().zip(&delayed.parts) {
         let times = if p.name == "down" { 10.0 } else { 1.0 };
         assert_eq!((d.name.as_str(), d.ns), (p.name.as_str(), times * p.ns));
@@ -188,7 +192,7 @@ fn a_planted_delay_is_in_the_launches_of_its_group_and_in_no_other() {
 
 #[test]
 fn what_stands_beside_each_other_is_taken_off_every_part_and_too_much_of_it_is_withheld() {
-    let mut r = replayed("bf16", Phase::Decode, CudaBackend::new(Emulator::default()), &mut |_| true).unwrap();
+    let mut r = DECODE.clone();
     assert!(r.adds_up().is_ok());
     let alone: f64 = r.parts().iter().map(|p| p.ns).sum();
     (r.step_ns, r.overlap_ns) = (0.82 * alone, 0.18 * alone);
@@ -229,7 +233,7 @@ fn the_launches_with_most_to_give_come_first_and_are_probed() {
 
 #[test]
 fn a_look_at_a_device_that_is_told_to_stop_keeps_nothing() {
-    let stopped = Scene::new().look(&mut |at| !matches!(at, At::Replay(Phase::Decode, _)));
+    let stopped = Scene::new().look(&mut |at| !matches!(at, At::Replay(..)));
     assert!(matches!(stopped, Err(LabError::Interrupted)));
 }
 
