@@ -4,15 +4,21 @@
 #   scripts/gpu_run.sh pack FOLDER [PROFILE]
 #                                      builds the binary and the tests of the CUDA backend (profile release, or dev), puts
 #                                      them with this script, the sources of llama.cpp and SmolLM2 in two parts into FOLDER
+#   FOLDER/gpu_run.sh prove [OUTPUT [SECONDS]]
+#                                      on the GPU machine: conformance, memory and race checker, every GPU test, 10,000 steps on
+#                                      end, planted faults at the shape of 0.6B; a table last, logs into OUTPUT, else into the
+#                                      folder that OUT names, else into ./gpu-run. It ends within SECONDS (530): steps that
+#                                      then have not begun are named in the table as not run
 #   FOLDER/gpu_run.sh run [OUTPUT [SECONDS]]
-#                                      on the GPU machine: doctor, conformance, steps, planted faults, memory checker, a text,
-#                                      gates with their clocks, 10,000 steps on end; a table last; records and logs into OUTPUT, else into the folder
-#                                      that OUT names, else into ./gpu-run. It ends within SECONDS (530): steps that then
-#                                      have not begun are named in the table as not run
+#                                      the same with a text, gates with their clocks and 10,000 steps in one request, and with
+#                                      planted faults in a tiny model; records into OUTPUT too
 #   FOLDER/gpu_run.sh keep             on the GPU machine: keeps the parts of SmolLM2 that were carried in this trip; with
 #                                      both of them there run has its text
 #   FOLDER/gpu_run.sh replay [OUTPUT [SECONDS]]
 #                                      on the GPU machine: steps taken apart into their launches, each against its floor
+#   FOLDER/gpu_run.sh next [OUTPUT [SECONDS]]
+#                                      on the GPU machine: what to attack next, with the documents that say so in OUTPUT; then
+#                                      the same with a planted delay, which must show in its group
 #   FOLDER/gpu_run.sh peer [OUTPUT [SECONDS]]
 #                                      on the GPU machine: builds llama.cpp with CUDA (needs nvcc, cmake and ninja), judges
 #                                      its tokens, puts what was built into OUTPUT as llama.cpp-cuda.tar.gz.aa and so on:
@@ -74,19 +80,38 @@ end() {
     printf '%s\n' "${rows[@]}" | tee "$out/table.txt"
 }
 
-run() {
+prove() {
     begin "$@"
+    proofs
+    for how in 'bf16 --class bf16-free' 'w4g128 --class w4a16-free'; do
+        # shellcheck disable=SC2086
+        step "mutate-0.6b-${how%% *}" 240 "$here/tare" mutate --backend cuda -m synthetic:qwen3-0.6b?format=$how
+    done
+    end
+}
+
+# What shows that the kernels are right, the shortest first. Tests of models on end are no part of what the checkers slow down.
+proofs() {
     if command -v nvidia-smi > /dev/null; then step smi 20 nvidia-smi; fi
     step doctor 60 "$here/tare" doctor --backend cuda
     step conformance 240 "$here/tare" doctor --backend cuda --conformance
-    step tests 240 "$here/cuda-tests" --ignored gpu_steps gpu_models --test-threads 1
-    step mutate 120 "$here/tare" mutate --backend cuda -m 'synthetic:qwen3-tiny?format=w4g128'
-    if command -v compute-sanitizer > /dev/null; then
-        for tool in memcheck racecheck; do
+    local tool
+    for tool in memcheck racecheck; do
+        if command -v compute-sanitizer > /dev/null; then
             step "$tool" 120 compute-sanitizer --tool "$tool" --error-exitcode 9 \
                 "$here/cuda-tests" --ignored gpu_steps --test-threads 1
-        done
-    fi
+        else
+            rows+=("$(printf '%-44s %s' "$tool" 'not run: there is no compute-sanitizer here')")
+        fi
+    done
+    step soak 120 "$here/cuda-tests" --ignored gpu_soak --test-threads 1
+    step tests 240 "$here/cuda-tests" --ignored gpu_ --skip gpu_soak --skip gpu_times --test-threads 1
+}
+
+run() {
+    begin "$@"
+    proofs
+    step mutate 120 "$here/tare" mutate --backend cuda -m 'synthetic:qwen3-tiny?format=w4g128'
     text
     # The processors judge what the device clocks, which is most of the time: what is judged longest comes last.
     for model in qwen3-tiny?format=w4g128 qwen3-tiny?format=bf16 qwen3-0.6b?format=w4g128 qwen3-0.6b?format=bf16 \
@@ -137,6 +162,26 @@ replay() {
         step "replay-$(echo "$how" | tr -c 'a-z0-9\n' '-' | tr -s '-')" 90 "$here/tare" replay --backend cuda \
             -m synthetic:qwen3-$how
     done
+    end
+}
+
+next() {
+    begin "$@"
+    local how name
+    for how in '0.6b?format=bf16 --class bf16-free' '0.6b?format=w4g128 --class w4a16-free' \
+        '4b?format=bf16 --class bf16-free' '4b?format=w4g128 --class w4a16-free'; do
+        name=next-$(echo "$how" | tr -c 'a-z0-9\n' '-' | tr -s '-')
+        # shellcheck disable=SC2086
+        step "$name" 240 "$here/tare" next --backend cuda -m synthetic:qwen3-$how -o "$out/records"
+        [ -e "$out/$name.log" ] || continue
+        while read -r line; do rows+=("    $line"); done < <(grep -E '^(│|next:|decision|  withheld|  doubt)' "$out/$name.log")
+    done
+    for how in 'replay' 'next'; do
+        step "$how-delayed" 240 "$here/tare" "$how" --backend cuda -m 'synthetic:qwen3-0.6b?format=bf16' --class bf16-free \
+            --delay down=50
+        while read -r line; do rows+=("    $line"); done < <(grep -E '^(│|next:|  planted)' "$out/$how-delayed.log")
+    done
+    step verify 60 "$here/tare" ledger verify "$out/records"
     end
 }
 
@@ -215,6 +260,6 @@ clock() {
 
 case ${1:-} in
     pack) pack "${2:?a folder to pack into}" "${3:-release}" ;;
-    run | keep | replay | peer | studies) "$@" ;;
-    *) sed -n '2,26s/^# \{0,1\}//p' "$0"; exit 2 ;;
+    prove | run | keep | replay | next | peer | studies) "$@" ;;
+    *) sed -n '2,/^set /{s/^# \{0,1\}//p}' "$0"; exit 2 ;;
 esac

@@ -370,6 +370,10 @@ impl Backend for CpuBackend {
         Ok(pool.write(span.page, span.start, span.tokens, bytes)?)
     }
 
+    fn device_bytes(&self) -> Reading<u64> {
+        Reading::unavailable("this backend has no memory of its own")
+    }
+
     fn rest(&mut self) {
         self.workers.rest();
     }

@@ -12,7 +12,7 @@
 // loses: the chain over tokens cannot be split, so that a long context waits for it; heads that share a kv head and rows
 //   of one prompt read the same keys and values again
 // fallback: none: it takes every shape with heads of at most 256 elements
-// evidence: none yet
+// evidence: in whole requests on an H200: 20261129T234538Z-7f4112c6219a6842, 20261129T234532Z-7d2ceaf39e4f6114
 // source: none
 
 #define ATTENTION_THREADS 256

@@ -33,8 +33,7 @@ DEVICE uint4 stream(const void* from) {
 // Brings what lies at an address near, for a load that comes later.
 DEVICE void touch(const float* at) {
 #ifndef TARE_HOST
-    float v;
-    asm volatile("ld.global.f32 %0, [%1];" : "=f"(v) : "l"(at));
+    asm volatile("{ .reg .f32 v; ld.global.f32 v, [%0]; }" ::"l"(at));
 #endif
 }
 

@@ -10,7 +10,7 @@
 // wins: five launches become one
 // loses: nothing known
 // fallback: the three kernels, when the calls of a plan do not follow each other like this
-// evidence: none yet
+// evidence: in whole requests on an H200: 20261130T084818Z-b01ebb4b5bb81903, 20261130T085036Z-90c85b40984942a0
 // source: none
 
 #define HEADS_THREADS 128

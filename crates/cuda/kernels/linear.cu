@@ -13,7 +13,7 @@
 // wins: one half-warp is one dot product, so that keeping the order costs no shuffles until the end
 // loses: prefill runs on F32 multiply-adds, since tensor cores sum in an order of their own
 // fallback: none: it takes every shape
-// evidence: none yet
+// evidence: in whole requests on an H200: 20261129T234538Z-7f4112c6219a6842, 20261129T234532Z-7d2ceaf39e4f6114
 // source: none
 
 // Where column k of a staged row lies: the eight columns of a lane in two runs of four, so that a lane reads 16 bytes

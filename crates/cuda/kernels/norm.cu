@@ -10,7 +10,7 @@
 // wins: the row is staged once, so that the chain of the sum waits for shared memory alone
 // loses: one half-warp sums, the rest of the block waits
 // fallback: none: it takes every shape
-// evidence: none yet
+// evidence: in whole requests on an H200: 20261129T234538Z-7f4112c6219a6842, 20261129T234532Z-7d2ceaf39e4f6114
 // source: none
 
 #define NORM_STAGED 4096

@@ -11,7 +11,7 @@
 // loses: one half-warp adds the exponentials of a row, in order
 // fallback: `tare_ops::reference::sample` on the host, over logits that are downloaded: rows that are filtered, penalised,
 //   masked, hot, that report their most likely tokens, or whose logits are no numbers
-// evidence: none yet
+// evidence: in whole requests on an H200: 20261129T234538Z-7f4112c6219a6842, 20261129T234532Z-7d2ceaf39e4f6114
 // source: none
 
 // The best of one part of a row: parts are runs of ids.

@@ -10,7 +10,7 @@
 // wins: rows that nobody asks about skip the head
 // loses: nothing known
 // fallback: none: it takes every shape
-// evidence: none yet
+// evidence: in whole requests on an H200: 20261130T084818Z-b01ebb4b5bb81903, 20261130T085036Z-90c85b40984942a0
 // source: none
 
 struct SelectArgs {

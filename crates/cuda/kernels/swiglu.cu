@@ -10,7 +10,7 @@
 // wins: nothing but its shortness
 // loses: a kernel of its own, where the two products before it could do it
 // fallback: none: it takes every shape
-// evidence: none yet
+// evidence: in whole requests on an H200: 20261129T234538Z-7f4112c6219a6842, 20261129T234532Z-7d2ceaf39e4f6114
 // source: none
 
 struct SwigluArgs {

@@ -10,7 +10,7 @@
 // wins: one product in tiles serves every format, and each weight is unpacked once for all rows
 // loses: few rows, for which the two bytes written and read again are most of the time
 // fallback: linear.cu for up to 16 rows
-// evidence: none yet
+// evidence: in whole requests on an H200: 20261130T085036Z-90c85b40984942a0
 // source: none
 
 struct WidenArgs {

@@ -1,11 +1,11 @@
 //! The backend: weights, pools and programs on one device, and the calls that the engine makes.
 
 mod apart;
-mod parts;
+mod delays;
 
 use std::collections::BTreeMap;
 
-use tare_core::{Fault, Reading, Weight};
+use tare_core::{Fault, PageUse, Reading, Weight};
 use tare_ops::plan::KvShape;
 use tare_ops::reference::sample::sample_row;
 use tare_ops::{
@@ -22,7 +22,7 @@ use crate::step::{Shared, StepBlock};
 use crate::units::Unit;
 use crate::weights::Held;
 
-pub use parts::CarriedLaunch;
+use delays::Pacer;
 
 /// Scores of a row and head come in multiples of this.
 const SCORES: usize = 256;
@@ -51,6 +51,8 @@ pub struct CudaBackend<D: Device> {
     results: Vec<SampleResult>,
     /// Tokens that the last step gave.
     previous: Vec<u32>,
+    /// For delays, once any was asked for.
+    pacer: Option<Pacer>,
 }
 
 /// Memory that grows when more is asked for than ever before.
@@ -103,6 +105,7 @@ impl<D: Device> CudaBackend<D> {
             uploaded: Vec::new(),
             results: Vec::new(),
             previous: Vec::new(),
+            pacer: None,
         }
     }
 
@@ -169,7 +172,10 @@ impl<D: Device> CudaBackend<D> {
         }
         let graph = match program.graph {
             Some(graph) => graph,
-            None => *program.graph.insert(self.device.record(&program.launches)?),
+            None => {
+                let all = program.chain(0..program.launches.len());
+                *program.graph.insert(self.device.record(&all)?)
+            }
         };
         self.device.replay(graph)?;
         Ok(program.answers)
@@ -182,7 +188,7 @@ impl<D: Device> CudaBackend<D> {
         self.device.tick(Edge::End)?;
         self.collect(exe, batch, answers, out)?;
         out.device_ns = self.device.ticked_ns()?;
-        Ok(())
+        self.time_stretched(exe)
     }
 
     /// Keeps the tokens of a step for the next one; a step that failed gave none.
@@ -283,6 +289,12 @@ impl<D: Device> Backend for CudaBackend<D> {
         Reading::Available(self.device.memory().most)
     }
 
+    fn rest(&mut self) {}
+
+    fn pages(&self) -> Reading<BTreeMap<String, PageUse>> {
+        Reading::unavailable("what the backend holds is on the device, not in pages of the host")
+    }
+
     fn pack(&mut self, weight: &Weight) -> Result<WeightId, OpError> {
         let id = u32::try_from(self.weights.len()).map_err(|_| Fault::new("weights", "fewer than 2^32", "more"))?;
         if weight.rows() > u32::MAX as usize || weight.cols() > (u32::MAX / 2) as usize {
@@ -361,7 +373,9 @@ impl<D: Device> Backend for CudaBackend<D> {
             if let Some(graph) = program.graph {
                 self.device.forget(graph);
             }
-            self.device.free(program.memory);
+            if let Some(memory) = program.memory {
+                self.device.free(memory);
+            }
         }
     }
 

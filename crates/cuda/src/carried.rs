@@ -12,11 +12,11 @@ use crate::tiles::depth;
 
 /// Calls that travel together.
 #[derive(Clone, Debug)]
-pub(crate) struct Carried {
+pub struct Carried {
     /// By their indices in the plan.
-    pub(crate) calls: Range<usize>,
-    /// Their launches, by their indices in the program.
-    pub(crate) launches: Range<usize>,
+    pub calls: Range<usize>,
+    /// Their launches, by their places in the step.
+    pub launches: Range<usize>,
     /// What these leave.
     pub(crate) left: Vec<Place>,
 }

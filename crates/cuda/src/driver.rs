@@ -10,11 +10,11 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaGraph, CudaStream, DriverError, result, sys};
 use tare_core::Fault;
-use tare_core::digest::sha256_hex;
 use tare_ops::{Isa, IsaSet, OpError};
 
+use crate::cubins::Cubins;
 use crate::device::{Address, Device, Edge, GraphId, KernelId, Launch, Taken, TileMap, Tiled, failed};
-use crate::nvrtc::{Nvrtc, OPTIONS};
+use crate::nvrtc::Nvrtc;
 use crate::probe::{CudaInfo, Opened, open, say};
 use crate::units::Unit;
 
@@ -129,27 +129,16 @@ impl Driver {
         Ok(())
     }
 
-    /// The cubin of a unit: from the cache folder, else compiled and put there.
-    fn cubin(&self, unit: &Unit) -> Result<Vec<u8>, OpError> {
-        let (major, minor) = self.nvrtc.version();
-        let arch = &self.info.arch;
-        let key = format!("{}\n{}\n{arch}\n{major}.{minor}\n", unit.text, OPTIONS.join(" "));
-        let file = self.config.cache.as_ref().map(|c| c.join(format!("{}.cubin", sha256_hex(key.as_bytes()))));
-        if let Some(kept) = file.as_ref().and_then(|f| std::fs::read(f).ok()).filter(|b| b.starts_with(b"\x7fELF")) {
-            return Ok(kept);
-        }
-        let cubin = self.nvrtc.compile(&unit.name, &unit.text, arch).map_err(|e| failed(&unit.name, e))?;
-        if let Some(file) = file {
-            keep(&file, &cubin);
-        }
-        Ok(cubin)
+    /// The compiler for this device, and where it keeps what it made.
+    pub fn cubins(&self) -> Cubins<'_> {
+        Cubins { nvrtc: &self.nvrtc, arch: &self.info.arch, folder: self.config.cache.as_deref() }
     }
 
     fn module(&mut self, unit: &Unit) -> Result<sys::CUmodule, OpError> {
         if let Some(module) = self.modules.get(&unit.name) {
             return Ok(*module);
         }
-        let cubin = self.cubin(unit)?;
+        let cubin = self.cubins().of(unit)?;
         self.bind(&unit.name)?;
         // SAFETY: a whole cubin, which begins with its own size.
         let module = unsafe { result::module::load_data(cubin.as_ptr().cast()) };
@@ -201,17 +190,6 @@ impl Driver {
         let graph = ended.map_err(|e| failed(at, say(&e)))?.ok_or_else(|| failed(at, "nothing was recorded"))?;
         graph.upload().map_err(|e| failed(at, say(&e)))?;
         Ok(graph)
-    }
-}
-
-/// Puts a cubin into the cache folder under a name that appears whole or not at all. A folder that cannot be written is
-/// a cache that keeps nothing.
-fn keep(file: &std::path::Path, cubin: &[u8]) {
-    let Some(folder) = file.parent() else { return };
-    let part = file.with_extension(format!("{}.part", std::process::id()));
-    let written = std::fs::create_dir_all(folder).and_then(|()| std::fs::write(&part, cubin));
-    if written.and_then(|()| std::fs::rename(&part, file)).is_err() {
-        std::fs::remove_file(&part).ok();
     }
 }
 

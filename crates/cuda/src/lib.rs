@@ -12,6 +12,7 @@ pub mod backend;
 mod build;
 mod carried;
 pub mod ceilings;
+pub mod cubins;
 pub mod device;
 pub mod driver;
 mod fuse;
@@ -29,6 +30,7 @@ mod tiles;
 pub mod units;
 mod weights;
 
-pub use backend::{CarriedLaunch, CudaBackend};
+pub use backend::CudaBackend;
+pub use carried::Carried;
 pub use driver::{CudaConfig, Driver};
 pub use probe::{CudaInfo, probe};

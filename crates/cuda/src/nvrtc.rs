@@ -24,6 +24,15 @@ pub const OPTIONS: [&str; 7] = [
     "-diag-suppress=177",
 ];
 
+/// What the compiler made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Compiled {
+    /// Machine code of one architecture.
+    pub cubin: Vec<u8>,
+    /// What the compiler and its assembler had to say; empty as a rule.
+    pub log: String,
+}
+
 /// The library's `nvrtcResult`: 0 is success.
 type Code = c_int;
 type Program = *mut c_void;
@@ -83,13 +92,14 @@ impl Nvrtc {
         self.version
     }
 
-    /// Compiles `text` for `arch` (`sm_90a`) to a cubin.
+    /// Compiles `text` for `arch` (`sm_90a`) to a cubin. Several threads may compile at once.
     ///
     /// # Errors
     /// The compiler's own words.
-    pub fn compile(&self, name: &str, text: &str, arch: &str) -> Result<Vec<u8>, String> {
+    pub fn compile(&self, name: &str, text: &str, arch: &str) -> Result<Compiled, String> {
         let program = self.create(name, text)?;
         let made = self.compile_program(program, arch).and_then(|()| self.cubin(program));
+        let made = made.map(|cubin| Compiled { cubin, log: self.log(program).trim().to_string() });
         let destroy: unsafe extern "C" fn(*mut Program) -> Code = self.symbol(c"nvrtcDestroyProgram")?;
         let mut program = program;
         // SAFETY: the program was created above and is used no more.

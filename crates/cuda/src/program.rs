@@ -25,7 +25,7 @@ pub(crate) const MOST_PARTS: usize = 64;
 const ALIGN: usize = 256;
 
 /// An executable.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Program {
     /// What a batch must keep.
     pub(crate) check: BatchCheck,
@@ -39,6 +39,10 @@ pub(crate) struct Program {
     pub(crate) launches: Vec<Launch>,
     /// Which of them carry which calls of the plan, in order.
     pub(crate) carried: Vec<Carried>,
+    /// Delays behind launches, by the places of these.
+    pub(crate) delays: BTreeMap<usize, Vec<Launch>>,
+    /// What launches are to take longer, until they have been timed.
+    pub(crate) stretch: Option<Stretch>,
     /// Whether it has run.
     pub(crate) ran: bool,
     /// The launches recorded, after the second step.
@@ -47,8 +51,31 @@ pub(crate) struct Program {
     pub(crate) heads: usize,
     /// Where the answers are; none when the plan samples nothing.
     pub(crate) answers: Option<Answers>,
-    /// The one allocation.
-    pub(crate) memory: Address,
+    /// The one allocation; none of a twin, which works in that of another.
+    pub(crate) memory: Option<Address>,
+}
+
+/// How much longer launches take, as a share of their own time.
+#[derive(Clone, Debug)]
+pub(crate) struct Stretch {
+    /// Their places.
+    pub(crate) places: Vec<usize>,
+    /// Percent of the time of each.
+    pub(crate) percent: f64,
+}
+
+impl Program {
+    /// The launches at `places`, each with the delays behind it.
+    pub(crate) fn chain(&self, places: impl IntoIterator<Item = usize>) -> Vec<Launch> {
+        let behind = |at: usize| self.delays.get(&at).into_iter().flatten();
+        places.into_iter().flat_map(|at| self.launches.get(at).into_iter().chain(behind(at))).cloned().collect()
+    }
+
+    /// The places of the launches that carry any of `calls`, those that carry calls together in one list.
+    pub(crate) fn places(&self, calls: &[usize]) -> Vec<Vec<usize>> {
+        let carries = |c: &&Carried| c.calls.clone().any(|call| calls.contains(&call));
+        self.carried.iter().filter(carries).map(|c| c.launches.clone().collect()).collect()
+    }
 }
 
 /// Where a step's logits and what the device makes of them lie.
@@ -118,11 +145,13 @@ impl Linker<'_> {
             step: base,
             launches,
             carried,
+            delays: BTreeMap::new(),
+            stretch: None,
             ran: false,
             graph: None,
             heads: places.heads,
             answers: places.answers(plan, base),
-            memory: base,
+            memory: Some(base),
         })
     }
 

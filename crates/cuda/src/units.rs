@@ -136,10 +136,15 @@ impl Unit {
         Self::plain("ceilings", &[CEILINGS, include_str!("../kernels/ceilings.cu")], kernels)
     }
 
+    /// The unit of delays that the laboratory plants.
+    pub(crate) fn delay() -> Self {
+        Self::plain("delay", &[include_str!("../kernels/delay.cu")], &["delay"])
+    }
+
     /// Every unit.
     pub fn all() -> Vec<Self> {
         let of = |v: Variant| Self::with(v.op, v.format, Method::of(&v.key));
-        let others = [Self::heads(), Self::ceilings()].into_iter().chain(tiles::others());
+        let others = [Self::heads(), Self::ceilings(), Self::delay()].into_iter().chain(tiles::others());
         let mut all: Vec<Self> = variants().into_iter().map(of).chain(others).collect();
         all.sort_by(|a, b| a.name.cmp(&b.name));
         all.dedup();
@@ -173,7 +178,7 @@ mod tests {
     #[test]
     fn every_kernel_is_in_the_text_of_its_unit() {
         let units = Unit::all();
-        assert_eq!(units.len(), 2 * 13 + 10 + 12 + 10 + 6, "formats of one layout share a unit");
+        assert_eq!(units.len(), 2 * 13 + 10 + 12 + 10 + 7, "formats of one layout share a unit");
         for unit in units {
             for kernel in unit.kernels {
                 let opens =

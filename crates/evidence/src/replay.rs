@@ -91,6 +91,12 @@ pub struct GroupSamples {
     /// The least time that the measured ceilings allow for all its calls, in nanoseconds.
     #[schemars(with = "ReadingShape<f64>")]
     pub floor_ns: Reading<f64>,
+    /// Bytes of weights and cache that all its calls must move, where the replay tells them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
+    /// Keys of its kernels, each with how many stages or launches there are: `28 x linear.bf16.cuda`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kernels: Vec<String>,
 }
 
 /// Whether all of the step was replayed.

@@ -1,16 +1,17 @@
-//! A delay planted into one group of the live plan: what a study must find when it is asked to.
+//! A delay planted into one group of the live plan: what a study must find when it is asked to. [`crate::shared`] plants it.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 use tare_core::Fault;
-use tare_cpu::{CpuBackend, Dose};
-use tare_ops::{Executable, ForwardPlan};
+use tare_ops::ForwardPlan;
 
 use crate::groups::{Group, calls_of};
 
-/// How much slower one group is made: after each of its calls one worker spins for `percent` of the time that it spent
-/// there. It follows the group's own time, so that it holds for every shape, phase and depth.
+/// How much slower one group is made. On the processor each worker spins, after each of its calls, for `percent` of the time
+/// that it spent there: it follows the group's own time, so that it holds for every shape, phase and depth. On a device each
+/// launch that carries a call of the group is followed by a launch that takes `percent` of what the first one took in the first
+/// step of its bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Delay {
@@ -21,11 +22,11 @@ pub struct Delay {
 }
 
 impl Delay {
-    /// Plants the delay in `exe`, which was compiled from `plan`.
+    /// The calls of `plan` that are delayed.
     ///
     /// # Errors
     /// When the percentage is no positive number, or the plan has no call of the group.
-    pub fn plant(&self, cpu: &mut CpuBackend, exe: Executable, plan: &ForwardPlan) -> Result<(), Fault> {
+    pub fn calls(&self, plan: &ForwardPlan) -> Result<Vec<usize>, Fault> {
         if !(self.percent.is_finite() && self.percent > 0.0) {
             return Err(Fault::new("delay", "a percentage above 0", self.percent.to_string()));
         }
@@ -33,7 +34,7 @@ impl Delay {
         if calls.is_empty() {
             return Err(Fault::new("delay", format!("a group of plan {}", plan.name), format!("`{}`", self.group)));
         }
-        cpu.plant(exe, &calls, Dose::Percent(self.percent))
+        Ok(calls)
     }
 }
 

@@ -10,7 +10,8 @@
 //! - [`peers`]: other engines that do the same work.
 //! - [`mutation`], [`mutants`]: whether the gate can fail.
 //! - [`report`](mod@report): pictures from verified records.
-//! - [`replay`]: view 2, a step taken apart into the groups of its plan. [`specimen`], [`groups`], [`tap`]: what it works on.
+//! - [`replay`]: view 2, a step taken apart into the groups of its plan. [`specimen`], [`groups`], [`tap`],
+//!   [`shared`]: what it works on.
 //! - [`sensitivity`]: what a group is worth, by time injected into it. [`delay`]: a planted delay that a study must find.
 //! - [`ops_study`]: the kernels of one operator against each other, and guards.
 //! - [`on`]: which device runs. [`floor`]: what a phase must cost. [`next`]: where the largest gap is.
@@ -44,6 +45,7 @@ pub mod report;
 pub mod rig;
 pub mod runner;
 pub mod sensitivity;
+pub mod shared;
 pub mod specimen;
 pub mod study;
 pub mod tap;

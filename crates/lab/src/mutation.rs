@@ -283,6 +283,9 @@ impl<B: Backend> Backend for Mutant<B> {
     fn variants(&self) -> &[Variant] {
         self.inner.variants()
     }
+    fn device_bytes(&self) -> Reading<u64> {
+        self.inner.device_bytes()
+    }
     fn pack(&mut self, weight: &Weight) -> Result<WeightId, OpError> {
         let w = self.mutate_weight(weight)?;
         self.inner.pack(&w)

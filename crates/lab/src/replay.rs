@@ -15,6 +15,7 @@ mod coverage;
 mod document;
 mod figures;
 pub mod launches;
+pub mod taken_apart;
 
 use serde::{Deserialize, Serialize};
 use std::time::Instant;
@@ -33,6 +34,7 @@ use crate::work::ClockedRequest;
 pub use cache::Copies;
 pub use coverage::Coverage;
 pub use figures::{CallKind, GroupTime, Remainder, Replay, Times};
+pub use taken_apart::TakenApart;
 
 /// Whether a weight may still be in a cache when it is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

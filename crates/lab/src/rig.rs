@@ -2,6 +2,7 @@
 
 use tare_core::Fault;
 use tare_cpu::{CpuBackend, CpuConfig};
+use tare_cuda::{CudaBackend, Driver};
 use tare_engine::{Engine, EngineConfig};
 use tare_model::{Model, PlanSpec};
 use tare_ops::{Backend, Class, Isa};
@@ -65,30 +66,25 @@ impl Rig<'_> {
     /// # Errors
     /// When the host cannot give it.
     pub fn backend(&self) -> Result<Box<dyn Backend>, LabError> {
-        match self.delay {
-            Some(_) => Ok(Box::new(self.tap()?)),
-            None => Ok(self.on.backend(&self.cpu)?),
+        match (self.delay, &self.on) {
+            (Some(_), On::Cpu) => Ok(Box::new(self.tap()?)),
+            (Some(_), On::Cuda(config)) => {
+                Ok(Box::new(Tap::new(CudaBackend::new(Driver::open(config.clone())?), self.delay)))
+            }
+            (None, on) => Ok(on.backend(&self.cpu)?),
         }
     }
 
-    /// Whether steps of the engine under test can be taken apart and delayed.
+    /// A backend on the processor as the engine under test has it, which the laboratory shares with that engine.
     ///
     /// # Errors
-    /// When it does not run on the processor.
-    pub fn can_be_taken_apart(&self) -> Result<(), Fault> {
-        if self.on == On::Cpu {
-            return Ok(());
-        }
-        let fault = Fault::new("backend", "the processor, where a step can be taken apart", "a device");
-        Err(fault.remedy("leave out --backend; `tare clock` weighs the phases of a device"))
-    }
-
-    /// A backend as the engine under test has it, which the laboratory shares with that engine.
-    ///
-    /// # Errors
-    /// As [`Rig::can_be_taken_apart`], or when the host cannot give it.
+    /// When the engine under test runs elsewhere, or the host cannot give it.
     pub fn tap(&self) -> Result<Tap, LabError> {
-        self.can_be_taken_apart()?;
+        if self.on != On::Cpu {
+            return Err(
+                Fault::new("backend", "the processor, whose steps are stages of workers", self.on.name()).into()
+            );
+        }
         Ok(Tap::new(CpuBackend::new(self.cpu.clone())?, self.delay))
     }
 

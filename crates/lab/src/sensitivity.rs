@@ -3,18 +3,18 @@
 //! A share of the step is a guess at what a group is worth, because workers overlap and caches couple stages. Here the
 //! slope d(step)/d(injected) is measured: 5, 10 and 20 percent of the group's time are spun away inside its calls, each
 //! time beside a step with spins of no time, in random order within blocks of one process. What was really spun is
-//! counted, so that the cost of spinning is not taken for the group's. Each block gives one slope. 1 means that
+//! counted, so that the cost of spinning is not taken for the group's. On a device a launch spins, and steps are timed by the
+//! device's own clock. Each block gives one slope. 1 means that
 //! what is taken from the group is taken from the step; 0 that it hides behind something else.
 
 use serde::{Deserialize, Serialize};
 use std::time::Instant;
 use tare_core::{Fault, Reading};
-use tare_cpu::Dose;
 use tare_evidence::stats::{Interval, interval};
 use tare_ops::{Executable, StepOutput};
 
 use crate::LabError;
-use crate::groups::{Group, calls_of};
+use crate::shared::Shared;
 use crate::specimen::{Phase, Specimen};
 use crate::work::mix;
 
@@ -26,9 +26,9 @@ pub const ALPHA: f64 = 0.05;
 
 /// What is probed, and how.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Probe {
-    /// Which group of the step.
-    pub group: Group,
+pub struct Probe<'a> {
+    /// Which group of the step, as its replay names it.
+    pub group: &'a str,
     /// The group's time in a step, as replay measured it.
     pub group_ns: f64,
     /// Blocks; each runs every dose once.
@@ -45,8 +45,8 @@ pub struct Sensitivity {
     /// Which step.
     pub phase: Phase,
     /// Which group.
-    pub group: Group,
-    /// Calls of the group in a step.
+    pub group: String,
+    /// How often a step waits: once for each call of the group, on a device once for each launch.
     pub calls: usize,
     /// The group's time that the doses are percents of.
     pub group_ns: f64,
@@ -112,7 +112,7 @@ impl Block {
     }
 }
 
-impl Probe {
+impl Probe<'_> {
     /// Injects the doses into `specimen` and measures the slope.
     ///
     /// `go_on` is asked before every block with its index; false ends the probe with nothing kept.
@@ -120,23 +120,26 @@ impl Probe {
     /// # Errors
     /// When the step has no call of the group, the group has no time to be a percent of, the backend fails, a delayed
     /// step gives another answer, or `go_on` said no.
-    pub fn run(
+    pub fn run<B: Shared + 'static>(
         &self,
-        specimen: &Specimen,
+        specimen: &Specimen<B>,
         phase: Phase,
         go_on: &mut dyn FnMut(usize) -> bool,
     ) -> Result<Sensitivity, LabError> {
-        let calls = calls_of(&specimen.plan, self.group)?;
+        let (calls, waits) = specimen.tap().with(|b| {
+            let calls = b.calls_of(specimen.exe, &specimen.plan, self.group)?;
+            b.waits(specimen.exe, &calls).map(|waits| (calls, waits))
+        })?;
         let each_ns: Vec<u64> =
-            DOSES.iter().map(|p| (p / 100.0 * self.group_ns / calls.len().max(1) as f64) as u64).collect();
+            DOSES.iter().map(|p| (p / 100.0 * self.group_ns / waits.max(1) as f64) as u64).collect();
         if calls.is_empty() || each_ns[0] == 0 || self.first_dose >= DOSES.len() {
             let found = format!("{} calls, {:.0} ns together", calls.len(), self.group_ns);
-            return Err(Fault::new(self.group.name(), "a group with time to add a share of", found).into());
+            return Err(Fault::new(self.group, "a group with time to add a share of", found).into());
         }
         let arms = self.arms(specimen, &calls, &each_ns)?;
         let ran = self.blocks(specimen, &arms, go_on);
-        specimen.tap().with(|cpu| arms.iter().for_each(|exe| tare_ops::Backend::release(cpu, *exe)));
-        let planned_ns = each_ns.iter().map(|ns| ns * calls.len() as u64).collect();
+        specimen.tap().with(|b| arms.iter().for_each(|exe| b.release(*exe)));
+        let planned_ns = each_ns.iter().map(|ns| ns * waits as u64).collect();
         let blocks = ran?;
         let slopes: Vec<f64> = blocks.iter().map(|b| b.slope()).collect();
         let slope_interval = match interval(&slopes, ALPHA, self.seed) {
@@ -145,8 +148,8 @@ impl Probe {
         };
         Ok(Sensitivity {
             phase,
-            group: self.group,
-            calls: calls.len(),
+            group: self.group.to_string(),
+            calls: waits,
             group_ns: self.group_ns,
             planned_ns,
             seed: self.seed,
@@ -157,24 +160,23 @@ impl Probe {
     }
 
     /// An executable for each dose, and last the one with spins of no time. Each must give the engine's answer.
-    fn arms(&self, specimen: &Specimen, calls: &[usize], each_ns: &[u64]) -> Result<Vec<Executable>, LabError> {
-        let all: Vec<usize> = (0..specimen.plan.calls.len()).collect();
+    fn arms<B: Shared + 'static>(
+        &self,
+        specimen: &Specimen<B>,
+        calls: &[usize],
+        each_ns: &[u64],
+    ) -> Result<Vec<Executable>, LabError> {
         let mut arms = Vec::with_capacity(each_ns.len() + 1);
         for ns in each_ns.iter().chain([&0]) {
-            let exe = specimen.tap().with(|cpu| -> Result<Executable, Fault> {
-                let exe = cpu.part(specimen.exe, &all)?;
-                cpu.plant(exe, calls, Dose::Nanoseconds(*ns))?;
-                Ok(exe)
-            })?;
-            arms.push(exe);
+            arms.push(specimen.tap().with(|b| b.delayed(specimen.exe, &specimen.plan, calls, *ns))?);
         }
         arms.iter().try_for_each(|exe| specimen.confirm(*exe))?;
         Ok(arms)
     }
 
-    fn blocks(
+    fn blocks<B: Shared + 'static>(
         &self,
-        specimen: &Specimen,
+        specimen: &Specimen<B>,
         arms: &[Executable],
         go_on: &mut dyn FnMut(usize) -> bool,
     ) -> Result<Vec<Block>, LabError> {
@@ -192,13 +194,14 @@ impl Probe {
             let given = DOSES.len() - self.first_dose;
             for dose in shuffled(given, self.seed, n).into_iter().map(|i| i + self.first_dose) {
                 let with_first = mix(!self.seed, (n * DOSES.len() + dose) as u64) >> 63 == 1;
-                // The step's time, and how much of it a worker spun.
+                // The step's time by its own clock, and how much of it was spun away.
                 let mut time = |exe: Executable| -> Result<(u64, u64), LabError> {
-                    let spun = || specimen.tap().with(|cpu| cpu.spun_ns(exe));
+                    let spun = || specimen.tap().with(|b| b.spun_ns(exe));
                     let before = spun()?;
                     let start = Instant::now();
                     specimen.run(exe, &mut out)?;
-                    Ok((start.elapsed().as_nanos() as u64, spun()? - before))
+                    let host_ns = start.elapsed().as_nanos() as u64;
+                    Ok((out.device_ns.unwrap_or(host_ns), spun()? - before))
                 };
                 let (first, second) = if with_first { (arms[dose], without) } else { (without, arms[dose]) };
                 let (first, second) = (time(first)?, time(second)?);

@@ -16,7 +16,8 @@ use crate::LabError;
 use crate::engine_runner::run_and_retain;
 use crate::floor::StepRows;
 use crate::rig::Rig;
-use crate::tap::{Seen, Shared, Tap};
+use crate::shared::Shared;
+use crate::tap::{Seen, Tap};
 use crate::work::ClockedRequest;
 
 /// The two kinds of steps of a request.

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use tare_core::{Blob, Fault, PageUse, Reading, Weight, WeightData, weight::Affine};
 use tare_cpu::CpuBackend;
-use tare_cuda::{CudaBackend, device::Device};
 use tare_ops::{
     Backend, BackendInfo, Batch, Executable, ForwardPlan, KvId, KvShape, KvSpan, Launched, OpError, RowOutput,
     StepOutput, Variant, WeightId,
 };
 
 use crate::delay::Delay;
+use crate::shared::Shared;
 
 /// Two handles of one backend: the engine owns one, the laboratory keeps the other.
 #[derive(Debug)]
@@ -19,27 +19,6 @@ pub struct Tap<B = CpuBackend> {
     variants: Arc<[Variant]>,
     /// Whether weights get memory of their own when they are packed.
     copies: bool,
-}
-
-/// A backend that can be shared, and that a delay may be planted in.
-pub trait Shared: Backend {
-    /// Plants `delay` in `exe`, which was compiled from `plan`.
-    ///
-    /// # Errors
-    /// When it cannot be planted.
-    fn plant(&mut self, delay: Delay, exe: Executable, plan: &ForwardPlan) -> Result<(), OpError>;
-}
-
-impl Shared for CpuBackend {
-    fn plant(&mut self, delay: Delay, exe: Executable, plan: &ForwardPlan) -> Result<(), OpError> {
-        Ok(delay.plant(self, exe, plan)?)
-    }
-}
-
-impl<D: Device> Shared for CudaBackend<D> {
-    fn plant(&mut self, delay: Delay, _: Executable, _: &ForwardPlan) -> Result<(), OpError> {
-        Err(Fault::new("delay", "none: no delay can be planted in a device", delay.to_string()).into())
-    }
 }
 
 #[derive(Debug)]
@@ -139,6 +118,9 @@ impl<B: Shared> Backend for Tap<B> {
     }
     fn variants(&self) -> &[Variant] {
         &self.variants
+    }
+    fn device_bytes(&self) -> Reading<u64> {
+        self.lock().backend.device_bytes()
     }
     fn pack(&mut self, weight: &Weight) -> Result<WeightId, OpError> {
         if self.copies {

@@ -76,6 +76,9 @@ pub enum OpError {
 ///
 /// Handles belong to the backend that gave them. A backend validates what it is handed and refuses before it changes
 /// anything: a failed call leaves pools, weights and executables as they were.
+///
+/// No method has a body here: a backend that has nothing to do says so itself, and what wraps a backend cannot forget to hand
+/// a call on.
 pub trait Backend: Send {
     /// What it is.
     fn describe(&self) -> BackendInfo;
@@ -84,9 +87,7 @@ pub trait Backend: Send {
     fn variants(&self) -> &[Variant];
 
     /// The most bytes of a memory of its own that it has taken at once.
-    fn device_bytes(&self) -> Reading<u64> {
-        Reading::unavailable("this backend has no memory of its own")
-    }
+    fn device_bytes(&self) -> Reading<u64>;
 
     /// Takes a weight. The layout is the one that the variants of its format read.
     ///
@@ -126,13 +127,11 @@ pub trait Backend: Send {
 
     /// Returns once no thread of the backend keeps a processor busy; the next call wakes them. Another engine beside
     /// this one then has the processors for itself. A backend without threads of its own has nothing to do.
-    fn rest(&mut self) {}
+    fn rest(&mut self);
 
     /// How its memory lies in the pages of the host, by what it is for (`weights`, `kv`, `buffers`). The system is asked:
     /// for reports, not for steps.
-    fn pages(&self) -> Reading<BTreeMap<String, PageUse>> {
-        Reading::unavailable("this backend does not say how its memory lies")
-    }
+    fn pages(&self) -> Reading<BTreeMap<String, PageUse>>;
 
     /// Makes a plan ready: resolves kernels, allocates step buffers. The token loop allocates nothing after this.
     ///
@@ -165,10 +164,7 @@ pub trait Backend: Send {
         rows: &[usize],
         out: &mut StepOutput,
         launched: &mut Vec<Launched>,
-    ) -> Result<(), OpError> {
-        let _ = (exe, batch, rows, out, launched);
-        Err(Fault::new("step", "a backend that runs it launch by launch", self.describe().name).into())
-    }
+    ) -> Result<(), OpError>;
 }
 
 /// What is behind a pointer is as good as what is not: wrappers take either.

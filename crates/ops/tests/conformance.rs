@@ -1,12 +1,12 @@
 //! The conformance table itself: complete, answered by the reference, and able to find faults.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use tare_core::{Format, Weight};
+use tare_core::{Format, PageUse, Reading, Weight};
 use tare_ops::conformance::{Case, Closeness, cases, check, run, uncovered};
 use tare_ops::{
-    Backend, BackendInfo, Batch, Executable, ForwardPlan, KvId, KvShape, KvSpan, OpError, OpName, ReferenceBackend,
-    StepOutput, Variant, WeightId,
+    Backend, BackendInfo, Batch, Executable, ForwardPlan, KvId, KvShape, KvSpan, Launched, OpError, OpName,
+    ReferenceBackend, StepOutput, Variant, WeightId,
 };
 
 #[test]
@@ -129,6 +129,25 @@ impl Planted {
 }
 
 impl Backend for Planted {
+    fn device_bytes(&self) -> Reading<u64> {
+        self.inner.device_bytes()
+    }
+    fn rest(&mut self) {
+        self.inner.rest();
+    }
+    fn pages(&self) -> Reading<BTreeMap<String, PageUse>> {
+        self.inner.pages()
+    }
+    fn run_apart(
+        &mut self,
+        exe: Executable,
+        batch: &Batch,
+        rows: &[usize],
+        out: &mut StepOutput,
+        launched: &mut Vec<Launched>,
+    ) -> Result<(), OpError> {
+        self.inner.run_apart(exe, batch, rows, out, launched)
+    }
     fn describe(&self) -> BackendInfo {
         self.inner.describe()
     }

@@ -96,6 +96,7 @@ impl ClockArgs {
     tare next                                  the synthetic 0.6B model in W4, nothing to download\n  \
     tare next -m smollm2-135m -p 256 -n 33\n  \
     tare next --delay down=50                  with a planted delay, which it must name\n  \
+    tare next --backend cuda -m synthetic:qwen3-0.6b?format=bf16 --class bf16-free    the launches of a device\n  \
     tare next --after DECISION                 did the change bring what was predicted?")]
 pub(crate) struct NextArgs {
     /// Folder, .gguf file, pulled name or synthetic:NAME

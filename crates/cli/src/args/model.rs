@@ -22,6 +22,16 @@ pub(crate) enum BackendName {
     Cuda,
 }
 
+impl BackendName {
+    /// Its name, as arms and records have it.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            BackendName::Cpu => "cpu",
+            BackendName::Cuda => "cuda",
+        }
+    }
+}
+
 /// How a model is run.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct HowArgs {

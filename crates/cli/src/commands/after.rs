@@ -17,7 +17,7 @@ use tare_lab::Study;
 use tare_lab::campaign::live::now;
 use tare_lab::study::{ArmSpec, WorkSpec};
 
-use crate::args::{CampaignArgs, NextArgs, PrefillLogits};
+use crate::args::{BackendName, CampaignArgs, NextArgs, PrefillLogits};
 use crate::campaigning::{Ready, conduct};
 use crate::settings::Settings;
 use crate::setup::open_model;
@@ -58,6 +58,7 @@ pub(crate) fn command(args: &NextArgs, id: &str) -> String {
     let given = [
         ("--depth", (w.depth > 0).then(|| w.depth.to_string())),
         ("--seed", (w.seed > 0).then(|| w.seed.to_string())),
+        ("--backend", backend(args)),
         ("--plan", args.how.plan.clone()),
         ("--class", args.how.class.clone()),
         ("--isa", args.how.isa.clone()),
@@ -67,6 +68,11 @@ pub(crate) fn command(args: &NextArgs, id: &str) -> String {
     words.extend(given.into_iter().filter_map(|(flag, value)| value.map(|v| format!("{flag} {v}"))));
     words.push(format!("--after {id}"));
     words.join(" ")
+}
+
+/// The backend that was asked for; none where it is the one that is meant when nobody says.
+fn backend(args: &NextArgs) -> Option<String> {
+    (args.how.backend != BackendName::default()).then(|| args.how.backend.name().to_string())
 }
 
 /// That the flags describe the request of the decision: a verdict on another one would not be about it.
@@ -85,6 +91,7 @@ fn same_request(draft: &Document<Decision>, ledger: &Ledger, args: &NextArgs, se
         ("depth", record.work.depth.to_string(), args.work.depth.to_string()),
         ("plan", record.arm.plan.clone(), rig.plan.name.clone()),
         ("class", record.arm.class.clone(), rig.class.name.to_string()),
+        ("backend", record.arm.backend.clone(), rig.on.name().to_string()),
     ];
     for (what, decided, given) in wanted {
         if decided != given {
@@ -193,6 +200,7 @@ fn study(args: &NextArgs, old: &Path) -> Study {
         class: args.how.class.clone(),
         threads: args.how.threads,
         isa: args.how.isa.clone(),
+        backend: backend(args),
         build: build.map(Path::to_path_buf),
         ..ArmSpec::default()
     };

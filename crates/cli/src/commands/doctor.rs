@@ -1,16 +1,21 @@
 //! `tare doctor`: the host, its ceilings, and what would run on it.
 
 use anyhow::{Result, bail};
+use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use serde_json::json;
 use std::collections::BTreeMap;
+use std::time::Duration;
 use tare_core::units::human_bytes;
 use tare_core::{PageUse, Reading};
 use tare_cpu::CpuConfig;
+use tare_cuda::device::Device;
 use tare_cuda::nvml::{self, DeviceState};
-use tare_cuda::{CudaConfig, CudaInfo, ceilings as device};
+use tare_cuda::units::Unit;
+use tare_cuda::{CudaConfig, CudaInfo, Driver, ceilings as device};
 use tare_engine::Engine;
 use tare_lab::On;
+use tare_ops::Isa;
 use tare_ops::conformance::{Closeness, cases_of, check};
 use tare_probe::ceilings::{Ceilings, Effort, Origin};
 use tare_probe::{Host, Quietness};
@@ -93,6 +98,9 @@ struct Conformance {
 
 /// Runs the conformance table; on a device launch by launch, so that an error names its kernel.
 fn hold(on: &On, cpu: &CpuConfig) -> Result<Conformance> {
+    if let On::Cuda(config) = on {
+        compile(config)?;
+    }
     let bar = spinner("holding every kernel against the reference");
     let mut backend = match on {
         On::Cpu => On::Cpu.backend(cpu)?,
@@ -103,6 +111,27 @@ fn hold(on: &On, cpu: &CpuConfig) -> Result<Conformance> {
     bar.finish_and_clear();
     let differences = report.differences.iter().map(|d| format!("{} on {}: {}", d.case, d.kernel, d.what)).collect();
     Ok(Conformance { backend: backend.describe().name, compared: report.compared, differences })
+}
+
+/// Compiles every kernel of a device that is not kept yet, several at a time, and tells what the compiler had to say.
+fn compile(config: &CudaConfig) -> Result<()> {
+    let driver = Driver::open(config.clone())?;
+    let hopper = driver.isa().has(Isa::Hopper);
+    let units: Vec<Unit> = Unit::all().into_iter().filter(|unit| hopper || !unit.hopper).collect();
+    let missing = driver.cubins().missing(&units);
+    let bar = ProgressBar::new(missing.len() as u64)
+        .with_style(ProgressStyle::with_template("{spinner} compiling {msg:34} {bar:30} {pos} of {len}, {elapsed}")?);
+    bar.enable_steady_tick(Duration::from_millis(120));
+    let threads = std::thread::available_parallelism()?.get();
+    driver.cubins().prepare(&missing, threads, &|done, unit| {
+        bar.set_position(done as u64);
+        bar.set_message(unit.name.clone());
+    })?;
+    bar.finish_and_clear();
+    for (unit, said) in driver.cubins().said(&units) {
+        eprintln!("the compiler says of {unit}: {said}");
+    }
+    Ok(())
 }
 
 fn print_conformance(c: &Conformance) {

@@ -5,15 +5,16 @@ use comfy_table::{CellAlignment, Table, presets::UTF8_FULL_CONDENSED};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use std::time::{Duration, Instant};
+use tare_core::Reading;
+use tare_cuda::{CudaBackend, Driver, ceilings as device};
 use tare_evidence::Ledger;
-use tare_evidence::derive::Derived;
 use tare_lab::next::keep::keep;
 use tare_lab::next::look::{At, Effort, Looked, Looking};
 use tare_lab::next::rank::Ranked;
 use tare_lab::next::{Findings, advise_group, findings};
-use tare_lab::replay::Doing;
+use tare_lab::replay::{Doing, TakenApart};
 use tare_lab::sensitivity::Ends;
-use tare_lab::{ClockedRequest, Rig};
+use tare_lab::{LabError, On, Rig};
 use tare_probe::{Host, Quietness};
 
 use crate::args::NextArgs;
@@ -36,7 +37,6 @@ pub(crate) fn run(args: &NextArgs, settings: &Settings) -> Result<()> {
     let model = open_model(&args.model, settings)?;
     let request = request(&args.work, &model)?;
     let rig = Rig { delay: args.delay, ..rig(&model, &args.how, &request, settings)? };
-    rig.can_be_taken_apart()?;
     let named = Named { study: "next", question: "Which group of which phase has most time to give, and how much?" };
     let done = weigh(&rig, &request, args.work.rounds, named, (settings, args.output.as_deref()))?;
     refuse_failed(&done)?;
@@ -44,55 +44,88 @@ pub(crate) fn run(args: &NextArgs, settings: &Settings) -> Result<()> {
         bail!("the record {} has no figures", done.path.display())
     };
     let quiet = Quietness::observe(Duration::from_millis(200));
-    let mut looked = look(&rig, &request, derived, settings)?;
     let doubts = doubts(&quiet);
-    let scratch = settings.scratch_ledger();
-    let ledger = Ledger::at(args.output.as_deref().unwrap_or(&scratch));
-    // What a planted delay shows is true of no build: nothing of it may stand beside what is.
-    let decision = match args.delay {
-        None => keep(&ledger, &done.record, &mut looked, &doubts)?,
-        Some(_) => None,
-    };
-    let kept = match &decision {
-        Some(_) => Some(after::keep_binary(settings, &done.record.provenance.binary_sha256)?),
-        None => None,
-    };
-    if args.json {
-        let v = json!({
-            "gate": { "passed": true }, "findings": phases, "record": done.path, "ranking": looked.ranking,
-            "replays": looked.replays, "sensitivities": looked.probes, "doubts": doubts, "decision": decision,
-            "delay": args.delay, "spent_s": started.elapsed().as_secs_f64(),
-        });
-        println!("{v}");
-    } else {
-        print(&done, &phases, &looked, &doubts);
-        if let (Some(id), Some(kept)) = (&decision, &kept) {
-            println!("decision draft: {id}; this build is kept as {}", kept.display());
-            println!("after a change: {}", after::command(args, id));
-        }
-        if let Some(delay) = &args.delay {
-            println!("planted: {delay} %; of all this the ledger keeps the record alone");
-        }
-        println!("took {:.0} s", started.elapsed().as_secs_f64());
-    }
-    Ok(())
-}
-
-fn look(rig: &Rig<'_>, request: &ClockedRequest, derived: &Derived, settings: &Settings) -> Result<Looked> {
     let host = Host::read();
     let stored = ceilings(settings, &host);
-    let decode_ns = derived.decode.available().map_or(0.0, |p| p.ns.median);
-    let decode_step_ns = derived.inter_token_ns.available().map_or(0.0, |p| p.p50);
-    let prefill_ns = derived.prefill.ns.median;
-    let effort = Effort::FULL;
-    let (host, ceilings) = (&host, &stored.ceilings);
-    let looking = Looking { rig, request, prefill_ns, decode_ns, decode_step_ns, host, ceilings, effort };
+    let looking = Looking {
+        rig: &rig,
+        request: &request,
+        prefill_ns: derived.prefill.ns.median,
+        decode_ns: derived.decode.available().map_or(0.0, |p| p.ns.median),
+        decode_step_ns: derived.inter_token_ns.available().map_or(0.0, |p| p.p50),
+        host: &host,
+        ceilings: &stored.ceilings,
+        effort: if rig.on == On::Cpu { Effort::FULL } else { Effort::DEVICE },
+    };
+    let seen = Seen { args, settings, done: &done, phases: &phases, doubts: &doubts, started };
+    match &rig.on {
+        On::Cpu => seen.conclude(with_progress(looking.effort, |go_on| looking.run(go_on))?),
+        On::Cuda(config) => {
+            let ceilings = Reading::from(device::measure(config));
+            let mut backend = || Ok(CudaBackend::new(Driver::open(config.clone())?));
+            seen.conclude(with_progress(looking.effort, |go_on| looking.on_device(&ceilings, &mut backend, go_on))?)
+        }
+    }
+}
+
+/// What there is when the steps have been taken apart.
+struct Seen<'a> {
+    args: &'a NextArgs,
+    settings: &'a Settings,
+    done: &'a Weighed,
+    phases: &'a Findings,
+    doubts: &'a [String],
+    started: Instant,
+}
+
+impl Seen<'_> {
+    /// Keeps the documents and says what follows.
+    fn conclude<R: TakenApart>(&self, mut looked: Looked<R>) -> Result<()> {
+        let Self { args, settings, done, phases, doubts, started } = *self;
+        let scratch = settings.scratch_ledger();
+        let ledger = Ledger::at(args.output.as_deref().unwrap_or(&scratch));
+        // What a planted delay shows is true of no build: nothing of it may stand beside what is.
+        let decision = match args.delay {
+            None => keep(&ledger, &done.record, &mut looked, doubts)?,
+            Some(_) => None,
+        };
+        let kept = match &decision {
+            Some(_) => Some(after::keep_binary(settings, &done.record.provenance.binary_sha256)?),
+            None => None,
+        };
+        if args.json {
+            let v = json!({
+                "gate": { "passed": true }, "findings": phases, "record": done.path, "ranking": looked.ranking,
+                "replays": looked.replays, "sensitivities": looked.probes, "doubts": doubts, "decision": decision,
+                "delay": args.delay, "spent_s": started.elapsed().as_secs_f64(),
+            });
+            println!("{v}");
+        } else {
+            print(done, phases, &looked, doubts);
+            if let (Some(id), Some(kept)) = (&decision, &kept) {
+                println!("decision draft: {id}; this build is kept as {}", kept.display());
+                println!("after a change: {}", after::command(args, id));
+            }
+            if let Some(delay) = &args.delay {
+                println!("planted: {delay} %; of all this the ledger keeps the record alone");
+            }
+            println!("took {:.0} s", started.elapsed().as_secs_f64());
+        }
+        Ok(())
+    }
+}
+
+/// Does the work behind a progress bar that Ctrl-C ends.
+fn with_progress<R>(
+    effort: Effort,
+    work: impl FnOnce(&mut dyn FnMut(At<'_>) -> bool) -> Result<Looked<R>, LabError>,
+) -> Result<Looked<R>> {
     let interrupt = Interrupt::listen()?;
     let turns = effort.decode_turns + effort.prefill_turns + effort.probed * effort.blocks;
     let bar = ProgressBar::new(turns as u64)
         .with_style(ProgressStyle::with_template("{spinner} {msg:40} {bar:30} {elapsed} of about {duration}")?);
     bar.enable_steady_tick(Duration::from_millis(120));
-    let looked = looking.run(&mut |at| {
+    let looked = work(&mut |at| {
         bar.set_message(match at {
             At::Replay(phase, Doing::Turn(n)) => format!("replay of {phase}, turn {}", n + 1),
             At::Replay(phase, _) => format!("taking a {phase} step apart"),
@@ -118,7 +151,7 @@ fn doubts(quiet: &Quietness) -> Vec<String> {
     )]
 }
 
-fn print(done: &Weighed, phases: &Findings, looked: &Looked, doubts: &[String]) {
+fn print<R: TakenApart>(done: &Weighed, phases: &Findings, looked: &Looked<R>, doubts: &[String]) {
     println!("{}", done.record.about.title);
     gate(&done.record);
     for p in &phases.phases {
@@ -165,7 +198,7 @@ fn table(groups: &[Ranked]) -> Table {
         };
         table.add_row([
             g.phase.to_string(),
-            g.group.to_string(),
+            g.group.clone(),
             format!("{:.3}", g.measured_ns / 1e6),
             format!("{:.3}", g.floor_ns / 1e6),
             format!("{:.1}", g.percent_of_floor),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tare_core::Reading;
 use tare_core::units::human_bytes;
 use tare_evidence::floor::Resource;
-use tare_lab::next::rank::REMAINDER_LIMIT_PERCENT;
+use tare_lab::replay::taken_apart::REMAINDER_LIMIT_PERCENT;
 use tare_lab::replay::{Doing, GroupTime, Replay, Replaying, Warmth};
 use tare_lab::specimen::Phase;
 use tare_lab::{ClockedRequest, LabError, Lengths, On, Rig};

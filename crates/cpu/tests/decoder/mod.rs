@@ -124,7 +124,8 @@ impl Builder<'_> {
     }
 }
 
-fn plan(backend: &mut dyn Backend, rounding: Rounding) -> ForwardPlan {
+/// The decoder's plan, its weights packed into `backend`.
+pub(crate) fn plan(backend: &mut dyn Backend, rounding: Rounding) -> ForwardPlan {
     let inv_freq = (0..HEAD_SIZE / 2).map(|i| 0.5 / (1 + i) as f64).collect();
     let plan = ForwardPlan {
         name: "decoder".into(),

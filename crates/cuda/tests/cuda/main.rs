@@ -5,12 +5,14 @@ mod compile;
 mod conformance;
 #[path = "../../../cpu/tests/decoder/mod.rs"]
 mod decoder;
+mod delays;
 mod early;
 mod emulator;
 mod engine;
 mod halves;
 mod neighbours;
 mod operators;
+mod soak;
 mod steps;
 mod tiles;
 mod times;

@@ -123,10 +123,15 @@ fn a_step_is_its_launches_and_each_of_them_can_be_timed_alone() {
     let batch = w.batch(0, 9);
     let (mut before, mut after) = (StepOutput::default(), StepOutput::default());
     w.backend.run(w.exe, &batch, &mut before).unwrap();
-    let carried = w.backend.carried(w.exe).unwrap();
-    assert!(carried.iter().all(|c| !c.calls.is_empty() && !c.key.is_empty()));
-    assert!(carried.windows(2).all(|two| two[0].calls.start <= two[1].calls.start), "in the order of the plan");
-    let all: Vec<usize> = (0..carried.len()).collect();
+    let (launches, carried) = w.backend.launches(w.exe).unwrap();
+    assert!(launches.iter().all(|launch| !launch.key.is_empty()));
+    let mut next = (0, 0);
+    for c in carried {
+        assert_eq!((c.calls.start, c.launches.start), next, "every call and every launch, in order");
+        next = (c.calls.end, c.launches.end);
+    }
+    assert_eq!(next.1, launches.len());
+    let all: Vec<usize> = (0..launches.len()).collect();
     for places in all.chunks(1).chain([&all[..]]) {
         let part = w.backend.part(w.exe, places).unwrap();
         assert_eq!(w.backend.time_part(w.exe, part, &batch).unwrap(), places.len() as u64);
@@ -134,7 +139,7 @@ fn a_step_is_its_launches_and_each_of_them_can_be_timed_alone() {
     }
     w.backend.run(w.exe, &batch, &mut after).unwrap();
     assert_eq!(after.rows, before.rows, "the step does not go on from what its parts left behind");
-    assert!(w.backend.part(w.exe, &[carried.len()]).is_err());
+    assert!(w.backend.part(w.exe, &[all.len()]).is_err());
 }
 
 #[test]

@@ -2,11 +2,11 @@
 
 use crate::rig::{PAGED, PLAIN, Rig, collect, full, prompts, run, sampled};
 use std::collections::BTreeMap;
-use tare_core::Fault;
+use tare_core::{Fault, PageUse, Reading};
 use tare_engine::Request;
 use tare_ops::{
-    Backend, BackendInfo, Batch, Executable, ForwardPlan, KvId, KvShape, KvSpan, OpError, ReferenceBackend, StepOutput,
-    Variant, WeightId,
+    Backend, BackendInfo, Batch, Executable, ForwardPlan, KvId, KvShape, KvSpan, Launched, OpError, ReferenceBackend,
+    StepOutput, Variant, WeightId,
 };
 
 /// The reference backend, except that each third forward and each seventh region fail.
@@ -27,6 +27,25 @@ fn each(count: &mut usize, n: usize) -> Result<(), OpError> {
 }
 
 impl Backend for Flaky {
+    fn device_bytes(&self) -> Reading<u64> {
+        self.inner.device_bytes()
+    }
+    fn rest(&mut self) {
+        self.inner.rest();
+    }
+    fn pages(&self) -> Reading<BTreeMap<String, PageUse>> {
+        self.inner.pages()
+    }
+    fn run_apart(
+        &mut self,
+        exe: Executable,
+        batch: &Batch,
+        rows: &[usize],
+        out: &mut StepOutput,
+        launched: &mut Vec<Launched>,
+    ) -> Result<(), OpError> {
+        self.inner.run_apart(exe, batch, rows, out, launched)
+    }
     fn describe(&self) -> BackendInfo {
         self.inner.describe()
     }

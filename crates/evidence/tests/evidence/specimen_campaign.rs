@@ -228,6 +228,8 @@ pub(crate) fn replay() -> ReplayMeasured {
         calls: 2,
         samples_ns: vec![ns, ns + 1000, ns - 1000],
         floor_ns,
+        bytes: None,
+        kernels: Vec::new(),
     };
     let order = |names: [&str; 2]| names.map(String::from).to_vec();
     ReplayMeasured {

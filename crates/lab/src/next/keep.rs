@@ -10,6 +10,7 @@ use tare_evidence::{Document, Ledger, LedgerError, Record};
 
 use super::look::Looked;
 use super::rank::{Kept, Ranked, Ranking};
+use crate::replay::TakenApart;
 
 /// Why documents could not be kept.
 #[derive(Debug, thiserror::Error)]
@@ -27,23 +28,23 @@ pub enum KeepError {
 ///
 /// # Errors
 /// When a document does not fit together or cannot be written.
-pub fn keep(
+pub fn keep<R: TakenApart>(
     ledger: &Ledger,
     record: &Record,
-    looked: &mut Looked,
+    looked: &mut Looked<R>,
     doubts: &[String],
 ) -> Result<Option<String>, KeepError> {
     let keeping = Keeping { ledger, record, doubts };
     let mut replays = Vec::with_capacity(looked.replays.len());
     for kept in &looked.replays {
-        let title = format!("{} step, group by group", kept.document.phase);
+        let title = format!("{} step, group by group", kept.document.phase());
         let id = keeping.write(title, kept.document.body()?)?;
         replays.push(Kept { id, document: kept.document.clone() });
     }
     let mut probes = Vec::with_capacity(looked.probes.len());
     for kept in &looked.probes {
         let s = &kept.document;
-        let Some(replay) = replays.iter().find(|r| r.document.phase == s.phase) else { continue };
+        let Some(replay) = replays.iter().find(|r| r.document.phase() == s.phase) else { continue };
         let title = format!("what {} is worth in a {} step", s.group, s.phase);
         let id = keeping.write(title, s.body(&replay.document, &replay.id)?)?;
         probes.push(Kept { id, document: s.clone() });
@@ -71,15 +72,11 @@ impl Keeping<'_> {
 }
 
 /// A decision about which nothing was done yet.
-fn draft(record: &Record, looked: &Looked, top: &Ranked) -> Decision {
+fn draft<R: TakenApart>(record: &Record, looked: &Looked<R>, top: &Ranked) -> Decision {
     let replay = looked.replays.iter().find(|r| r.id == top.replay);
-    let group = replay.and_then(|r| r.document.groups.iter().find(|g| g.group == top.group));
-    let kernels = group.map_or_else(String::new, |g| {
-        let mut names: Vec<&str> = g.kinds.iter().map(|k| k.kernel.as_str()).collect();
-        names.dedup();
-        names.join(", ")
-    });
-    let bytes = human_bytes(group.map_or(0, |g| g.bytes));
+    let part = replay.and_then(|r| r.document.parts().into_iter().find(|p| p.name == top.group));
+    let kernels = part.as_ref().map_or_else(String::new, |p| p.kernels.join(", "));
+    let bytes = human_bytes(part.map_or(0, |p| p.bytes));
     let bound = match top.bound {
         Resource::Bytes => format!("its floor is the reading of {bytes} from memory"),
         Resource::Flops => "its floor is its multiply-adds".to_string(),
@@ -114,7 +111,7 @@ fn draft(record: &Record, looked: &Looked, top: &Ranked) -> Decision {
         verdict: Decided::Inconclusive,
         next_experiment: format!(
             "change what bounds {kernels} on {} rows, keep this binary, and run `tare next --after` with it",
-            replay.map_or(0, |r| r.document.rows)
+            replay.map_or(0, |r| r.document.rows())
         ),
         rests_on: None,
     }

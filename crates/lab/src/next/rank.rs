@@ -4,13 +4,10 @@ use serde::{Deserialize, Serialize};
 use tare_core::Reading;
 use tare_evidence::floor::Resource;
 
-use crate::groups::Group;
-use crate::replay::Replay;
+use crate::replay::TakenApart;
+use crate::replay::taken_apart::{PartOfStep, REMAINDER_LIMIT_PERCENT};
 use crate::sensitivity::{Ends, Sensitivity};
 use crate::specimen::Phase;
-
-/// Percent of a step that its groups may leave over: beyond it their times are no basis for a ranking.
-pub const REMAINDER_LIMIT_PERCENT: f64 = 10.0;
 
 /// The request that the ranking is for.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -36,28 +33,29 @@ impl RequestTime {
     }
 
     /// How often the replayed step is in the request. A prompt of several chunks counts by its rows.
-    fn steps(&self, replay: &Replay) -> f64 {
-        match replay.phase {
-            Phase::Prefill => self.prompt_tokens as f64 / replay.rows.max(1) as f64,
+    fn steps(&self, replay: &impl TakenApart) -> f64 {
+        match replay.phase() {
+            Phase::Prefill => self.prompt_tokens as f64 / replay.rows().max(1) as f64,
             Phase::Decode => self.decode_steps as f64,
         }
     }
 
     /// Whether the replayed step can stand for the phase: it takes as long as the clock says, and is no short rest of a
     /// prompt.
-    fn stands_for(&self, replay: &Replay) -> Result<(), String> {
-        if replay.phase == Phase::Prefill && 2 * replay.rows < self.chunk_rows {
+    fn stands_for(&self, replay: &impl TakenApart) -> Result<(), String> {
+        if replay.phase() == Phase::Prefill && 2 * replay.rows() < self.chunk_rows {
             return Err(format!(
                 "the last chunk has {} rows where others have {}: take a prompt whose chunks are alike",
-                replay.rows, self.chunk_rows
+                replay.rows(),
+                self.chunk_rows
             ));
         }
         // Medians on both sides.
-        let clocked_ns = match replay.phase {
+        let clocked_ns = match replay.phase() {
             Phase::Prefill => self.prefill_ns / self.steps(replay),
             Phase::Decode => self.decode_step_ns,
         };
-        let off_percent = 100.0 * (replay.step_ns / clocked_ns.max(1.0) - 1.0);
+        let off_percent = 100.0 * (replay.host_ns() / clocked_ns.max(1.0) - 1.0);
         if off_percent.abs() > REMAINDER_LIMIT_PERCENT {
             return Err(format!(
                 "the step that was replayed is {off_percent:+.1} % off the clocked one, more than \
@@ -82,8 +80,8 @@ pub struct Kept<T> {
 pub struct Ranked {
     /// Of which step.
     pub phase: Phase,
-    /// Which group.
-    pub group: Group,
+    /// Which group, as the replay names it.
+    pub group: String,
     /// Its time in a step.
     pub measured_ns: f64,
     /// The least that the ceilings allow.
@@ -126,12 +124,12 @@ pub struct Ranking {
 impl Ranking {
     /// Ranks the groups of `replays`. A phase whose groups do not add up to its step, or whose step is not the clocked
     /// one, is withheld.
-    pub fn new(request: RequestTime, replays: &[Kept<Replay>], probes: &[Kept<Sensitivity>]) -> Self {
+    pub fn new<R: TakenApart>(request: RequestTime, replays: &[Kept<R>], probes: &[Kept<Sensitivity>]) -> Self {
         let mut ranking = Self { request, groups: Vec::new(), withheld: Vec::new() };
         for replay in replays {
-            match adds_up(&replay.document).and_then(|()| request.stands_for(&replay.document)) {
+            match replay.document.adds_up().and_then(|()| request.stands_for(&replay.document)) {
                 Ok(()) => ranking.take(replay, probes),
-                Err(why) => ranking.withheld.push(format!("{}: {why}", replay.document.phase)),
+                Err(why) => ranking.withheld.push(format!("{}: {why}", replay.document.phase())),
             }
         }
         ranking.groups.sort_by(|a, b| b.removable_ns.total_cmp(&a.removable_ns));
@@ -144,23 +142,24 @@ impl Ranking {
         self.groups.iter().take(count).find(|g| g.slope.is_none() && g.gain_percent > 0.1)
     }
 
-    fn take(&mut self, replay: &Kept<Replay>, probes: &[Kept<Sensitivity>]) {
-        let phase = replay.document.phase;
-        for g in &replay.document.groups {
-            let (Reading::Available(floor_ns), Some(bound)) = (&g.floor_ns, g.bound) else {
-                let why = match &g.floor_ns {
+    fn take<R: TakenApart>(&mut self, replay: &Kept<R>, probes: &[Kept<Sensitivity>]) {
+        let phase = replay.document.phase();
+        for g in replay.document.parts() {
+            let PartOfStep { name, .. } = g;
+            let (Reading::Available(floor_ns), Some(bound)) = (g.floor_ns, g.bound) else {
+                let why = match g.floor_ns {
                     Reading::Unavailable { why } => why.as_str(),
                     Reading::Available(_) => "no ceiling bounds it",
                 };
-                self.withheld.push(format!("{phase} {}: {why}", g.group));
+                self.withheld.push(format!("{phase} {name}: {why}"));
                 continue;
             };
             // What is lost in the noise of an empty region has no percentage of a floor.
             if g.ns <= 0.0 {
-                self.withheld.push(format!("{phase} {}: it takes no longer than an empty region", g.group));
+                self.withheld.push(format!("{phase} {name}: it takes no longer than an empty region"));
                 continue;
             }
-            let probe = probes.iter().find(|p| (p.document.phase, p.document.group) == (phase, g.group));
+            let probe = probes.iter().find(|p| (p.document.phase, p.document.group.as_str()) == (phase, name));
             let slope = probe.map(|p| p.document.slope);
             let slope_interval = probe.and_then(|p| p.document.slope_interval.available().copied());
             let steps = self.request.steps(&replay.document);
@@ -169,7 +168,7 @@ impl Ranking {
             let percent = |slope: f64| 100.0 * above_ns * slope.max(0.0) / self.request.ns();
             self.groups.push(Ranked {
                 phase,
-                group: g.group,
+                group: name.to_string(),
                 measured_ns: g.ns,
                 floor_ns: *floor_ns,
                 bound,
@@ -194,16 +193,5 @@ fn worth(slope: Option<f64>, interval: Option<Ends>) -> f64 {
     match (slope, interval) {
         (Some(slope), Some(i)) if i.low > 1.0 || i.high < 1.0 => slope.max(0.0),
         _ => 1.0,
-    }
-}
-
-fn adds_up(r: &Replay) -> Result<(), String> {
-    match &r.remainder {
-        Reading::Unavailable { why } => Err(why.clone()),
-        Reading::Available(left) if left.percent.abs() > REMAINDER_LIMIT_PERCENT => Err(format!(
-            "its groups leave {:+.1} % of the step over, more than {REMAINDER_LIMIT_PERCENT} %: measure again on a quiet host",
-            left.percent
-        )),
-        Reading::Available(_) => Ok(()),
     }
 }

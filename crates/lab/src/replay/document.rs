@@ -7,7 +7,7 @@ use tare_evidence::replay::{
 };
 use tare_evidence::sensitivity::{DelaySample, Sensitivity as SensitivityBody, SensitivityMeasured};
 
-use super::{Replay, Warmth};
+use super::{Replay, TakenApart, Warmth};
 use crate::sensitivity::{ALPHA, DOSES, Sensitivity};
 use crate::specimen::Phase;
 
@@ -19,10 +19,7 @@ impl Replay {
             plan: self.plan.clone(),
             plan_sha256: self.plan_sha256.clone(),
             class: self.class.clone(),
-            phase: match self.phase {
-                Phase::Prefill => StepPhase::Prefill,
-                Phase::Decode => StepPhase::Decode,
-            },
+            phase: self.phase.into(),
             rows: self.rows as u32,
             selected: self.selected as u32,
             depth: self.depth as u32,
@@ -47,6 +44,8 @@ impl Replay {
             calls: self.groups[g].calls as u64,
             samples_ns: samples(g),
             floor_ns: self.groups[g].floor_ns.clone(),
+            bytes: Some(self.groups[g].bytes),
+            kernels: self.groups[g].kinds.iter().map(|k| format!("{} x {}", k.count, k.kernel)).collect(),
         };
         let c = &self.coverage;
         Body::of(ReplayMeasured {
@@ -69,12 +68,21 @@ impl Replay {
     }
 }
 
+impl From<Phase> for StepPhase {
+    fn from(phase: Phase) -> Self {
+        match phase {
+            Phase::Prefill => Self::Prefill,
+            Phase::Decode => Self::Decode,
+        }
+    }
+}
+
 impl Sensitivity {
     /// The sensitivity as the ledger keeps it, on the step of `replay`, whose id is `replay_id`.
     ///
     /// # Errors
     /// When a block has no delay.
-    pub fn body(&self, replay: &Replay, replay_id: &str) -> Result<SensitivityBody, Fault> {
+    pub fn body(&self, replay: &impl TakenApart, replay_id: &str) -> Result<SensitivityBody, Fault> {
         let samples = self.blocks.iter().enumerate().flat_map(|(round, block)| {
             block.pairs.iter().map(move |p| DelaySample {
                 round: round as u32,
@@ -86,7 +94,7 @@ impl Sensitivity {
         });
         SensitivityBody::of(SensitivityMeasured {
             step: replay.step(),
-            group: self.group.name().to_string(),
+            group: self.group.clone(),
             replay: replay_id.to_string(),
             samples: samples.collect(),
             alpha: ALPHA,

@@ -1,21 +1,25 @@
 //! View 2 of a device: one real step taken apart into its launches, those that carry calls of the same groups together.
 //!
 //! A part is recorded from the launches of the step itself: the same kernels on the same weights, buffers and cache, in the
-//! order of the step. The whole step and its parts are replayed in turns, in an order that rotates, each timed by the
-//! device's own clock from its first kernel to its last. Every launch is in one part, so that the parts are the step;
-//! what their sum and the step differ by is what launches gain by standing beside each other: one begins while the one
-//! before ends, and finds what it reads in a cache.
+//! order of the step, with the delays that were planted behind them. The whole step, its parts and a launch of nothing are
+//! replayed in turns, in an order that rotates, each timed by the device's own clock. What a replay takes before its first
+//! launch and after its last is known from the launch of nothing and taken off every part. Every launch is in one part, so that
+//! the parts are the step; what their sum and the step differ by is what launches gain by standing beside each other: one
+//! begins while the one before ends, and finds what it reads in a cache.
 //!
 //! A part that runs alone goes on from what it left behind, so that its numbers are not the step's; the step is run again
 //! afterwards and must give the engine's answer.
 
+mod document;
+
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Instant;
+use tare_core::digest::sha256_hex;
 use tare_core::{Fault, Reading};
 use tare_cuda::ceilings::Ceilings;
-use tare_cuda::device::{Device, GraphId};
-use tare_cuda::{CarriedLaunch, CudaBackend};
+use tare_cuda::device::{Device, GraphId, Launch};
+use tare_cuda::{Carried, CudaBackend};
 use tare_evidence::canonical;
 use tare_evidence::floor::Resource;
 use tare_ops::{Backend, Cost, ForwardPlan, StepOutput};
@@ -60,6 +64,8 @@ pub struct LaunchReplay {
     pub class: String,
     /// The device.
     pub device: String,
+    /// What was planted, `group=percent`; none as a rule.
+    pub delay: Option<String>,
     /// Rows of the step.
     pub rows: usize,
     /// Rows that something is wanted of.
@@ -74,12 +80,18 @@ pub struct LaunchReplay {
     pub step_ns: f64,
     /// Median of the step by the host's clock: what changes is copied, the answers are copied back.
     pub host_ns: f64,
+    /// What a replay takes before its first launch and after its last, by the device's clock.
+    pub region_ns: f64,
     /// In the order of their first launches.
     pub parts: Vec<Part>,
     /// Sum of the parts.
     pub sum_ns: f64,
-    /// The sum less the step: what the launches gain beside each other.
+    /// The sum less the step without `region_ns`: what the launches gain beside each other.
     pub overlap_ns: f64,
+    /// SHA-256 of the launches of the step: kernels, shapes, arguments.
+    pub step_sha256: String,
+    /// SHA-256 of the launches of the parts, put back in order.
+    pub parts_sha256: String,
     /// Every sample.
     pub times: LaunchTimes,
 }
@@ -93,7 +105,7 @@ pub struct Part {
     pub launches: usize,
     /// How many calls of the plan.
     pub calls: usize,
-    /// Median, alone, by the device's clock.
+    /// Median, alone, by the device's clock, less what a replay of nothing takes.
     pub ns: f64,
     /// Percent of the sum of all parts.
     pub share_percent: f64,
@@ -120,6 +132,8 @@ pub struct LaunchTimes {
     pub step_ns: Vec<u64>,
     /// The step, by the host's clock.
     pub host_ns: Vec<u64>,
+    /// A launch of nothing, by the device's clock.
+    pub empty_ns: Vec<u64>,
     /// Each part alone, by the device's clock.
     pub parts_ns: Vec<Vec<u64>>,
     /// Parts in the order in which they ran, turn by turn.
@@ -128,11 +142,21 @@ pub struct LaunchTimes {
 
 /// Launches of one part: their places in the step, and the calls that they carry.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Sorted {
-    name: String,
+pub(crate) struct Sorted {
+    /// Groups of the calls: `norm+qkv`.
+    pub(crate) name: String,
     places: Vec<usize>,
-    calls: Vec<usize>,
+    /// Indices of the calls.
+    pub(crate) calls: Vec<usize>,
     keys: Vec<(String, usize)>,
+}
+
+/// What is replayed in turns.
+struct Recorded {
+    whole: GraphId,
+    parts: Vec<GraphId>,
+    /// A launch of nothing.
+    empty: GraphId,
 }
 
 impl LaunchReplaying<'_> {
@@ -148,50 +172,70 @@ impl LaunchReplaying<'_> {
         backend: CudaBackend<D>,
         go_on: &mut dyn FnMut(Doing) -> bool,
     ) -> Result<LaunchReplay, LabError> {
+        if !go_on(Doing::Reaching) {
+            return Err(LabError::Interrupted);
+        }
+        let tap = Tap::new(backend, self.rig.delay);
+        self.of(&Specimen::of(tap, self.rig, self.request, self.phase)?, go_on)
+    }
+
+    /// As [`LaunchReplaying::run`], on a step of `phase` that was reached before.
+    ///
+    /// # Errors
+    /// As [`LaunchReplaying::run`].
+    pub fn of<D: Device + 'static>(
+        &self,
+        specimen: &Specimen<CudaBackend<D>>,
+        go_on: &mut dyn FnMut(Doing) -> bool,
+    ) -> Result<LaunchReplay, LabError> {
         let mut ask = |doing| if go_on(doing) { Ok(()) } else { Err(LabError::Interrupted) };
         if self.iterations == 0 {
             return Err(Fault::new("iterations", "at least 1", "0").into());
         }
-        ask(Doing::Reaching)?;
-        let specimen = Specimen::of(Tap::new(backend, None), self.rig, self.request, self.phase)?;
         ask(Doing::Parting)?;
-        let carried = specimen.tap().with(|b| b.carried(specimen.exe))?;
-        let sorted = sort(&specimen.plan, &carried)?;
+        let (sorted, launches) = specimen.tap().with(|b| -> Result<_, LabError> {
+            let (launches, carried) = b.launches(specimen.exe)?;
+            Ok((sort(&specimen.plan, (launches, carried))?, launches.to_vec()))
+        })?;
         let part = |places: &[usize]| specimen.tap().with(|b| b.part(specimen.exe, places));
-        let all: Vec<usize> = (0..carried.len()).collect();
-        let whole = part(&all)?;
-        let parts: Vec<GraphId> = sorted.iter().map(|s| part(&s.places)).collect::<Result<_, _>>()?;
-        let mut times = LaunchTimes { parts_ns: vec![Vec::new(); parts.len()], ..LaunchTimes::default() };
+        let all: Vec<usize> = (0..launches.len()).collect();
+        let (empty, empty_own_ns) = specimen.tap().with(|b| b.empty_part())?;
+        let parts = sorted.iter().map(|s| part(&s.places)).collect::<Result<_, _>>()?;
+        let recorded = Recorded { whole: part(&all)?, parts, empty };
+        let mut times = LaunchTimes { parts_ns: vec![Vec::new(); sorted.len()], ..LaunchTimes::default() };
         // One turn that is not timed: first replays.
-        turn(&specimen, whole, &parts, 0, None)?;
+        turn(specimen, &recorded, 0, None)?;
         for n in 0..self.iterations {
             ask(Doing::Turn(n))?;
-            turn(&specimen, whole, &parts, n, Some(&mut times))?;
+            turn(specimen, &recorded, n, Some(&mut times))?;
         }
         specimen.confirm(specimen.exe)?;
-        specimen.tap().with(|b| parts.iter().chain([&whole]).for_each(|part| b.forget_part(*part)));
-        let device = specimen.tap().with(|b| b.describe().device);
-        self.figures(&specimen, device, (carried.len(), &sorted), times)
+        let Recorded { whole, parts, empty } = recorded;
+        specimen.tap().with(|b| parts.into_iter().chain([whole, empty]).for_each(|part| b.forget_part(part)));
+        let region_ns = (middle(&times.empty_ns)? - empty_own_ns).max(0.0);
+        self.figures(specimen, (&launches, &sorted), (times, region_ns))
     }
 
     fn figures<D: Device + 'static>(
         &self,
         specimen: &Specimen<CudaBackend<D>>,
-        device: String,
-        (launches, sorted): (usize, &[Sorted]),
-        times: LaunchTimes,
+        (launches, sorted): (&[Launch], &[Sorted]),
+        (times, region_ns): (LaunchTimes, f64),
     ) -> Result<LaunchReplay, LabError> {
+        let device = specimen.tap().with(|b| b.describe().device);
         let rows = specimen.rows();
         let pace = Pace::of_device(self.ceilings, self.rig.class.order);
         let costs = call_costs(&specimen.plan, rows);
         let mut parts = Vec::with_capacity(sorted.len());
         for (s, ns) in sorted.iter().zip(&times.parts_ns) {
             let cost: Cost = s.calls.iter().map(|call| costs[*call]).sum();
-            parts.push(self::part(s, middle(ns)?, cost, pace.floor(cost)));
+            parts.push(self::part(s, (middle(ns)? - region_ns).max(0.0), cost, pace.floor(cost)));
         }
         let sum_ns: f64 = parts.iter().map(|p| p.ns).sum();
         parts.iter_mut().for_each(|p| p.share_percent = 100.0 * p.ns / sum_ns.max(1.0));
         let step_ns = middle(&times.step_ns)?;
+        let mut places: Vec<usize> = sorted.iter().flat_map(|s| s.places.iter().copied()).collect();
+        places.sort_unstable();
         Ok(LaunchReplay {
             model: self.rig.model.describe()?.label().to_string(),
             phase: self.phase,
@@ -199,16 +243,20 @@ impl LaunchReplaying<'_> {
             plan_sha256: canonical::digest_of(&specimen.plan)?,
             class: specimen.plan.class.clone(),
             device,
+            delay: self.rig.delay.map(|d| d.to_string()),
             rows: rows.all,
             selected: rows.selected,
             depth: rows.first_slot,
             iterations: self.iterations,
-            launches,
+            launches: launches.len(),
             step_ns,
             host_ns: middle(&times.host_ns)?,
+            region_ns,
             parts,
             sum_ns,
-            overlap_ns: sum_ns - step_ns,
+            overlap_ns: sum_ns - (step_ns - region_ns),
+            step_sha256: digest(launches),
+            parts_sha256: digest(places.iter().filter_map(|at| launches.get(*at))),
             times,
         })
     }
@@ -225,7 +273,10 @@ fn part(s: &Sorted, ns: f64, cost: Cost, floor: Reading<(f64, Resource)>) -> Par
         share_percent: 0.0,
         bytes: cost.bytes,
         flops: cost.flops,
-        percent_of_floor: floor_ns.clone().map(|floor| 100.0 * floor / ns),
+        percent_of_floor: match &floor_ns {
+            Reading::Available(_) if ns <= 0.0 => Reading::unavailable("it takes no longer than a launch of nothing"),
+            floor => floor.clone().map(|floor| 100.0 * floor / ns),
+        },
         removable_ns: floor_ns.clone().map(|floor| (ns - floor).max(0.0)),
         floor_ns,
         bound,
@@ -233,37 +284,46 @@ fn part(s: &Sorted, ns: f64, cost: Cost, floor: Reading<(f64, Resource)>) -> Par
     }
 }
 
-/// One turn of the step and of every part, beginning with another one each time and going the other way every second time
-/// round.
+/// The launches, told apart by what they run, in which shape and on what.
+fn digest<'a>(launches: impl IntoIterator<Item = &'a Launch>) -> String {
+    let mut text = String::new();
+    for l in launches {
+        let Launch { kernel, key, grid, threads, shared, early, args } = l;
+        text += &format!("{kernel:?} {key} {grid:?} {threads} {shared} {early} {}\n", sha256_hex(args));
+    }
+    sha256_hex(text.as_bytes())
+}
+
+/// One turn of every part, the step and the launch of nothing, beginning with another one each time and going the other way
+/// every second time round.
 fn turn<D: Device + 'static>(
     specimen: &Specimen<CudaBackend<D>>,
-    whole: GraphId,
-    parts: &[GraphId],
+    recorded: &Recorded,
     n: usize,
     mut times: Option<&mut LaunchTimes>,
 ) -> Result<(), LabError> {
-    // The last member is the step.
-    let count = parts.len() + 1;
-    let mut members: Vec<usize> = (0..count).collect();
-    members.rotate_left(n % count);
-    if n / count % 2 == 1 {
+    let parts = recorded.parts.len();
+    let graphs: Vec<GraphId> = recorded.parts.iter().copied().chain([recorded.whole, recorded.empty]).collect();
+    let mut members: Vec<usize> = (0..graphs.len()).collect();
+    members.rotate_left(n % graphs.len());
+    if n / graphs.len() % 2 == 1 {
         members.reverse();
     }
     if let Some(times) = times.as_deref_mut() {
-        times.order.push(members.iter().copied().filter(|m| *m < parts.len()).collect());
+        times.order.push(members.iter().copied().filter(|m| *m < parts).collect());
     }
     for member in members {
-        let graph = parts.get(member).copied().unwrap_or(whole);
-        let ns = specimen.tap().with(|b| b.time_part(specimen.exe, graph, &specimen.batch))?;
+        let ns = specimen.tap().with(|b| b.time_part(specimen.exe, graphs[member], &specimen.batch))?;
         let Some(times) = times.as_deref_mut() else { continue };
-        match times.parts_ns.get_mut(member) {
-            Some(part) => part.push(ns),
-            None => {
-                times.step_ns.push(ns);
-                let (mut out, start) = (StepOutput::default(), Instant::now());
-                specimen.run(specimen.exe, &mut out)?;
-                times.host_ns.push(start.elapsed().as_nanos() as u64);
-            }
+        if let Some(part) = times.parts_ns.get_mut(member) {
+            part.push(ns);
+        } else if member == parts {
+            times.step_ns.push(ns);
+            let (mut out, start) = (StepOutput::default(), Instant::now());
+            specimen.run(specimen.exe, &mut out)?;
+            times.host_ns.push(start.elapsed().as_nanos() as u64);
+        } else {
+            times.empty_ns.push(ns);
         }
     }
     Ok(())
@@ -273,15 +333,14 @@ fn turn<D: Device + 'static>(
 ///
 /// # Errors
 /// When a call of the plan is in no group or in no launch.
-fn sort(plan: &ForwardPlan, carried: &[CarriedLaunch]) -> Result<Vec<Sorted>, Fault> {
+pub(crate) fn sort(plan: &ForwardPlan, (launches, carried): (&[Launch], &[Carried])) -> Result<Vec<Sorted>, Fault> {
     let mut of_call: BTreeMap<usize, Group> = BTreeMap::new();
     for (group, calls) in groups(plan)? {
         of_call.extend(calls.into_iter().map(|call| (call, group)));
     }
     let mut sorted: Vec<Sorted> = Vec::new();
-    let mut seen = vec![false; plan.calls.len()];
-    for (place, launch) in carried.iter().enumerate() {
-        let theirs: Vec<Group> = launch.calls.clone().filter_map(|call| of_call.get(&call).copied()).collect();
+    for c in carried.iter().filter(|c| !c.launches.is_empty()) {
+        let theirs: Vec<Group> = c.calls.clone().filter_map(|call| of_call.get(&call).copied()).collect();
         let names: Vec<&str> = Group::ALL.iter().filter(|g| theirs.contains(g)).map(|g| g.name()).collect();
         let name = names.join("+");
         let at = sorted.iter().position(|s| s.name == name).unwrap_or_else(|| {
@@ -289,16 +348,18 @@ fn sort(plan: &ForwardPlan, carried: &[CarriedLaunch]) -> Result<Vec<Sorted>, Fa
             sorted.len() - 1
         });
         let part = &mut sorted[at];
-        part.places.push(place);
-        for call in launch.calls.clone().filter(|call| !std::mem::replace(&mut seen[*call], true)) {
-            part.calls.push(call);
-        }
-        match part.keys.iter_mut().find(|(key, _)| *key == launch.key) {
-            Some((_, count)) => *count += 1,
-            None => part.keys.push((launch.key.clone(), 1)),
+        part.calls.extend(c.calls.clone());
+        for launch in c.launches.clone() {
+            part.places.push(launch);
+            let key = &launches[launch].key;
+            match part.keys.iter_mut().find(|(of, _)| of == key) {
+                Some((_, count)) => *count += 1,
+                None => part.keys.push((key.clone(), 1)),
+            }
         }
     }
-    match seen.iter().position(|seen| !seen) {
+    let carried = |call: &usize| sorted.iter().any(|s| s.calls.contains(call));
+    match (0..plan.calls.len()).find(|call| !carried(call)) {
         Some(call) => Err(Fault::new(format!("call {call}"), "a launch that carries it", "none")),
         None => Ok(sorted),
     }

@@ -160,13 +160,11 @@ fn delays_that_mean_nothing_are_refused() {
 }
 
 #[test]
-fn steps_of_a_device_are_neither_taken_apart_nor_delayed() {
+fn steps_of_a_device_are_no_stages() {
     let scene = Scene::tiny();
     let rig = Rig { on: On::Cuda(CudaConfig::default()), ..scene.rig("paged") };
-    let delayed = Rig { delay: Some("down=5".parse().unwrap()), ..rig.clone() };
-    for e in [rig.tap().unwrap_err(), delayed.engine().unwrap_err()] {
-        assert!(e.to_string().contains("the processor, where a step can be taken apart"), "{e}");
-    }
+    let e = rig.tap().unwrap_err();
+    assert!(e.to_string().contains("the processor, whose steps are stages of workers, found cuda"), "{e}");
 }
 
 #[test]
@@ -186,7 +184,7 @@ fn a_replay_that_is_told_to_stop_keeps_nothing() {
 fn a_probe_runs_every_dose_in_every_block_and_keeps_the_answer() {
     let scene = Scene::tiny();
     let specimen = Specimen::take(&scene.rig("paged"), &scene.request, Phase::Decode).unwrap();
-    let probe = Probe { group: Group::Down, group_ns: 4e6, blocks: 6, first_dose: 0, seed: 3 };
+    let probe = Probe { group: "down", group_ns: 4e6, blocks: 6, first_dose: 0, seed: 3 };
     let s = probe.run(&specimen, Phase::Decode, &mut |_| true).unwrap();
     assert!(s.planned_ns.windows(2).all(|w| w[0] < w[1]) && s.planned_ns[2] <= 800_000, "{:?}", s.planned_ns);
     for block in &s.blocks {
@@ -211,10 +209,13 @@ fn a_probe_of_nothing_is_refused() {
     let scene = Scene::tiny();
     let specimen = Specimen::take(&scene.rig("paged"), &scene.request, Phase::Decode).unwrap();
     for (group_ns, blocks) in [(0.0, 6), (4e6, 0)] {
-        let probe = Probe { group: Group::Down, group_ns, blocks, first_dose: 0, seed: 3 };
+        let probe = Probe { group: "down", group_ns, blocks, first_dose: 0, seed: 3 };
         assert!(probe.run(&specimen, Phase::Decode, &mut |_| true).is_err());
     }
-    let probe = Probe { group: Group::Down, group_ns: 4e6, blocks: 9, first_dose: 0, seed: 3 };
+    let unknown = Probe { group: "nowhere", group_ns: 4e6, blocks: 6, first_dose: 0, seed: 3 };
+    let e = unknown.run(&specimen, Phase::Decode, &mut |_| true).unwrap_err().to_string();
+    assert!(e.contains("one of embedding") && e.contains("`nowhere`"), "{e}");
+    let probe = Probe { group: "down", group_ns: 4e6, blocks: 9, first_dose: 0, seed: 3 };
     let stopped = probe.run(&specimen, Phase::Decode, &mut |n| n < 2);
     assert!(matches!(stopped, Err(LabError::Interrupted)));
 }

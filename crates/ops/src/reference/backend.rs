@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tare_core::{Fault, Weight};
+use tare_core::{Fault, PageUse, Reading, Weight};
 
 use super::kv::{KvPool, check_span};
 use super::step::Step;
@@ -133,6 +133,16 @@ impl Backend for ReferenceBackend {
 
     fn variants(&self) -> &[Variant] {
         &self.variants
+    }
+
+    fn device_bytes(&self) -> Reading<u64> {
+        Reading::unavailable("the reference computes in the memory of the host")
+    }
+
+    fn rest(&mut self) {}
+
+    fn pages(&self) -> Reading<BTreeMap<String, PageUse>> {
+        Reading::unavailable("the reference does not say how its memory lies")
     }
 
     fn pack(&mut self, weight: &Weight) -> Result<WeightId, OpError> {

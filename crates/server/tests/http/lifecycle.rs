@@ -3,14 +3,15 @@
 use crate::client::{open, post};
 use crate::rig::{Rig, Running, chat, with};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicIsize, Ordering};
 use std::time::Duration;
-use tare_core::Fault;
+use tare_core::{Fault, PageUse, Reading};
 use tare_ops::{
-    Backend, BackendInfo, Batch, Executable, ForwardPlan, KvId, KvShape, KvSpan, OpError, ReferenceBackend, StepOutput,
-    Variant, WeightId,
+    Backend, BackendInfo, Batch, Executable, ForwardPlan, KvId, KvShape, KvSpan, Launched, OpError, ReferenceBackend,
+    StepOutput, Variant, WeightId,
 };
 
 /// More tokens than any of these tests waits for.
@@ -142,6 +143,25 @@ impl Flaky {
 }
 
 impl Backend for Flaky {
+    fn device_bytes(&self) -> Reading<u64> {
+        self.inner.device_bytes()
+    }
+    fn rest(&mut self) {
+        self.inner.rest();
+    }
+    fn pages(&self) -> Reading<BTreeMap<String, PageUse>> {
+        self.inner.pages()
+    }
+    fn run_apart(
+        &mut self,
+        exe: Executable,
+        batch: &Batch,
+        rows: &[usize],
+        out: &mut StepOutput,
+        launched: &mut Vec<Launched>,
+    ) -> Result<(), OpError> {
+        self.inner.run_apart(exe, batch, rows, out, launched)
+    }
     fn describe(&self) -> BackendInfo {
         self.inner.describe()
     }

@@ -19,11 +19,9 @@ pub(super) fn run(
     config: &CudaConfig,
     (rig, request, phase, iterations): (&Rig<'_>, &ClockedRequest, Phase, usize),
 ) -> Result<()> {
-    for (flag, given) in [("--cold", args.cold), ("--delay", args.delay.is_some())] {
-        if given {
-            let fault = Fault::new(flag, "the processor, whose caches and workers it is about", "a device");
-            return Err(fault.remedy(format!("leave out {flag} or --backend")).into());
-        }
+    if args.cold {
+        let fault = Fault::new("--cold", "the processor, whose caches it is about", "a device");
+        return Err(fault.remedy("leave out --cold or --backend").into());
     }
     let measured = Reading::from(ceilings::measure(config));
     let replaying = LaunchReplaying { rig, request, phase, iterations, ceilings: &measured };
@@ -44,6 +42,9 @@ fn print(r: &LaunchReplay, kernels: bool) {
         "{} step of plan {}, class {}: {} rows at depth {}, {} launches, {} turns, on {}",
         r.phase, r.plan, r.class, r.rows, r.depth, r.launches, r.iterations, r.device
     );
+    if let Some(delay) = &r.delay {
+        println!("  planted  {delay} %");
+    }
     let mut table = Table::new();
     table.load_style(UTF8_FULL_CONDENSED);
     table.set_header(["launches of", "count", "ms", "share %", "floor ms", "% of floor", "bound by", "bytes"]);
@@ -57,7 +58,13 @@ fn print(r: &LaunchReplay, kernels: bool) {
     }
     println!("{table}");
     println!("  step     {} ms by the device's clock, {} ms by the host's (medians)", ms(r.step_ns), ms(r.host_ns));
-    println!("  parts    {} ms together; beside each other they gain {} ms", ms(r.sum_ns), ms(r.overlap_ns));
+    println!("  region   {} ms before and after the launches of any replay, taken off every part", ms(r.region_ns));
+    println!(
+        "  parts    {} ms together; beside each other they gain {} ms ({:+.1} % of the step left over)",
+        ms(r.sum_ns),
+        ms(r.overlap_ns),
+        100.0 * (r.step_ns - r.region_ns - r.sum_ns) / r.step_ns
+    );
     let mut removable: Vec<(&Part, f64)> =
         r.parts.iter().filter_map(|p| Some((p, *p.removable_ns.available()?))).collect();
     removable.sort_by(|a, b| b.1.total_cmp(&a.1));

@@ -120,6 +120,20 @@ static inline unsigned atomicAdd(unsigned* at, unsigned n) {
 
 static inline void __threadfence() {}
 
+// The cycle counter of a multiprocessor: it moves by one from reading to reading, so that a cycle is what a wait for it asks.
+static unsigned long long cycles, readings;
+static inline unsigned long long host_cycle() {
+    readings++;
+    return ++cycles;
+}
+
+// Cycles that went by between the readings of a launch; -1 when it read none.
+extern "C" long long spent() {
+    long long between = (long long)readings - 1;
+    readings = 0;
+    return between;
+}
+
 static inline float __uint_as_float(unsigned bits) {
     float f;
     memcpy(&f, &bits, 4);

@@ -2,7 +2,8 @@
 //!
 //! Memory ends at a page that may not be touched, so that reading or writing past it stops the test. Launches run their
 //! threads in rising and falling order in turn. A launch that may start early sees nothing of what the launches before it
-//! wrote, and may write nothing, until it waits for them. Its clock counts launches, each as one nanosecond.
+//! wrote, and may write nothing, until it waits for them. Its clock counts launches, each as one nanosecond; one that waits on
+//! purpose takes a nanosecond for each cycle that it waits.
 
 mod curtain;
 
@@ -35,6 +36,12 @@ type Kernel = unsafe extern "C" fn(*const u8);
 type Emulate =
     unsafe extern "C" fn(Kernel, *const u8, *const u32, i32, Option<curtain::Draw>, *mut libc::c_void) -> i32;
 
+/// Cycles that went by in a launch; below 0 when it waited for none.
+type Spent = unsafe extern "C" fn() -> i64;
+
+/// A kernel, what runs it, what tells how long it waited, and the lock of its unit.
+type Loaded = (Kernel, Emulate, Spent, &'static Mutex<()>);
+
 /// A compiled unit runs one block at a time and has one copy of what its blocks share: whoever uses it holds its lock.
 static LOCKS: Mutex<BTreeMap<String, &'static Mutex<()>>> = Mutex::new(BTreeMap::new());
 
@@ -50,15 +57,17 @@ fn alone(lock: &'static Mutex<()>) -> MutexGuard<'static, ()> {
 #[derive(Debug, Default)]
 pub(crate) struct Emulator {
     libraries: BTreeMap<String, Library>,
-    kernels: Vec<(Kernel, Emulate, &'static Mutex<()>)>,
+    kernels: Vec<Loaded>,
     names: BTreeMap<(String, String), KernelId>,
     graphs: BTreeMap<usize, Vec<Launch>>,
     recorded: usize,
     memory: BTreeMap<u64, Mapping>,
     launched: usize,
     taken: Taken,
+    /// Nanoseconds so far.
+    clock: u64,
     /// What the clock read at the beginning and at the end.
-    read: (usize, usize),
+    read: (u64, u64),
     /// What was written by launches that a launch which starts early may run beside.
     fresh: Vec<(usize, usize)>,
 }
@@ -192,12 +201,13 @@ impl Device for Emulator {
         }
         let library = self.load(unit).map_err(|e| failed(&unit.name, e))?;
         // SAFETY: the types are those of the kernel macro and of host.h.
-        let (kernel, emulate) = unsafe {
+        let (kernel, emulate, spent) = unsafe {
             let kernel = library.get::<Kernel>(name.as_bytes()).map_err(|e| failed(name, e.to_string()))?;
             let emulate = library.get::<Emulate>(b"emulate").map_err(|e| failed(name, e.to_string()))?;
-            (*kernel, *emulate)
+            let spent = library.get::<Spent>(b"spent").map_err(|e| failed(name, e.to_string()))?;
+            (*kernel, *emulate, *spent)
         };
-        self.kernels.push((kernel, emulate, lock_of(&unit.name)));
+        self.kernels.push((kernel, emulate, spent, lock_of(&unit.name)));
         let id = KernelId(self.kernels.len() - 1);
         self.names.insert(key, id);
         Ok(id)
@@ -212,7 +222,7 @@ impl Device for Emulator {
     }
 
     fn launch(&mut self, launch: &Launch) -> Result<(), OpError> {
-        let (kernel, emulate, lock) = self.kernels[launch.kernel.0];
+        let (kernel, emulate, spent, lock) = self.kernels[launch.kernel.0];
         let _alone = alone(lock);
         let shape = [launch.grid.0, launch.grid.1, launch.threads];
         assert!(launch.shared <= MOST_SHARED, "{}: {} bytes of shared memory", launch.key, launch.shared);
@@ -233,6 +243,8 @@ impl Device for Emulator {
         // SAFETY: the kernel reads the one structure that these are the bytes of; the curtain lives until it has ended.
         let ended = unsafe { emulate(kernel, args.as_ptr().cast(), shape.as_ptr(), backwards, early, context) };
         self.fresh.extend(curtain::changes(&working, &before));
+        // SAFETY: the lock of the unit is held.
+        self.clock += u64::try_from(unsafe { spent() }).unwrap_or(1);
         match ended {
             0 => Ok(()),
             1 => Err(failed(&launch.key, "not every thread reaches a barrier")),
@@ -259,14 +271,14 @@ impl Device for Emulator {
 
     fn tick(&mut self, edge: Edge) -> Result<(), OpError> {
         match edge {
-            Edge::Begin => self.read.0 = self.launched,
-            Edge::End => self.read.1 = self.launched,
+            Edge::Begin => self.read.0 = self.clock,
+            Edge::End => self.read.1 = self.clock,
         }
         Ok(())
     }
 
     fn ticked_ns(&mut self) -> Result<Option<u64>, OpError> {
-        Ok(Some((self.read.1 - self.read.0) as u64))
+        Ok(Some(self.read.1 - self.read.0))
     }
 
     fn memory(&self) -> Taken {
