@@ -1,13 +1,17 @@
 //! F32 rows to packed weights.
 
+mod q6_k;
+
 use half::{bf16, f16};
 use tare_core::{Affine, AffineBits, Blob, DType, Fault, Format, Weight};
+
+pub use q6_k::q6_k;
 
 /// Packs `values` (row-major, [rows, cols]) in `format`.
 ///
 /// `scale_dtype` is the type of the scales and biases of the affine format (MLX uses the type of the source); the
 /// other formats ignore it. F16 and BF16 round to nearest, ties to even. Q8_0 and Q4_0 follow ggml's reference
-/// rounding, the affine formats follow `mx.quantize`.
+/// rounding, the affine formats follow `mx.quantize`; Q6_K is tare's own ([`q6_k()`]).
 ///
 /// # Errors
 /// When the shape does not match `values` or the block, a value is not finite, a scale overflows its type, or there
@@ -43,9 +47,12 @@ pub fn quantize(
         }
         Format::Q8_0 => blocks(name, format, (rows, cols), values, q8_0),
         Format::Q4_0 => blocks(name, format, (rows, cols), values, q4_0),
-        other => Err(Fault::new(name, "a format that tare can write: f32, f16, bf16, q8_0, q4_0, w4gN or w8gN", {
-            other.to_string()
-        })),
+        Format::Q6K => blocks(name, format, (rows, cols), values, q6_k),
+        other => {
+            Err(Fault::new(name, "a format that tare can write: f32, f16, bf16, q8_0, q4_0, q6_k, w4gN or w8gN", {
+                other.to_string()
+            }))
+        }
     }
 }
 
