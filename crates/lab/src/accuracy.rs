@@ -207,7 +207,7 @@ pub fn rows(accuracy: &Accuracy) -> Vec<Vec<String>> {
             format!("{:.3e}", f.kl_p99),
             format!("{:.2} %", 100.0 * f.same_best),
         ];
-        who(&arm.scorer).into_iter().chain(figures).collect()
+        who(&arm.scorer).into_iter().chain(figures).collect::<Vec<String>>()
     };
     std::iter::once(reference.collect()).chain(m.arms.iter().zip(&d.arms).map(arm)).collect()
 }
