@@ -23,6 +23,7 @@ fn a_head_in_q6_k_over_layers_in_q4_0_is_told_and_passes_the_gate() {
         found.unwrap_or_else(|| panic!("no {format}: {}", v["formats"]))["tensors"].as_u64().unwrap()
     };
     assert_eq!((tensors("q6_k"), tensors("q4_0"), &v["model"]["format"]), (1, 28, &"q4_0".into()));
+    assert_eq!(v["head_format"], "q6_k");
 
     for class in ["w4a16", "w4a8"] {
         let v = home.json(&[

@@ -3,6 +3,7 @@
 mod q6_k;
 
 use half::{bf16, f16};
+use std::num::NonZero;
 use tare_core::{Affine, AffineBits, Blob, DType, Fault, Format, Weight};
 
 pub use q6_k::q6_k;
@@ -56,18 +57,34 @@ pub fn quantize(
     }
 }
 
-/// Packs blocks of W weights into B bytes each.
+/// Below this many values one thread packs alone: starting a second one costs more.
+const ALONE: usize = 1 << 18;
+
+/// Packs blocks of W weights into B bytes each, every processor its share of them.
 fn blocks<const W: usize, const B: usize>(
     name: &str,
     format: Format,
     (rows, cols): (usize, usize),
     values: &[f32],
-    block: impl Fn(&[f32; W], &mut [u8; B]),
+    block: impl Fn(&[f32; W], &mut [u8; B]) + Sync,
 ) -> Result<Weight, Fault> {
     let mut bytes = vec![0; values.len() / W * B];
-    for (v, o) in values.as_chunks::<W>().0.iter().zip(bytes.as_chunks_mut::<B>().0) {
-        block(v, o);
-    }
+    let threads = if values.len() < ALONE { 1 } else { std::thread::available_parallelism().map_or(1, NonZero::get) };
+    let share = (values.len() / W).div_ceil(threads).max(1);
+    let block = &block;
+    std::thread::scope(|scope| {
+        for (values, bytes) in values.chunks(share * W).zip(bytes.chunks_mut(share * B)) {
+            let mut pack = move || {
+                let blocks = values.as_chunks::<W>().0.iter().zip(bytes.as_chunks_mut::<B>().0);
+                blocks.for_each(|(v, o)| block(v, o));
+            };
+            if threads == 1 {
+                pack();
+            } else {
+                scope.spawn(pack);
+            }
+        }
+    });
     Weight::blocks(name, format, rows, cols, Blob::from_vec(bytes))
 }
 

@@ -94,6 +94,21 @@ fn q6_k_is_no_worse_than_that_of_the_gguf_file() {
     }
 }
 
+/// A matrix that several threads pack has the bytes of its rows, each packed alone.
+#[test]
+fn many_rows_are_packed_as_each_alone() {
+    let (rows, cols) = (1025, 512);
+    let values: Vec<f32> = (0..rows * cols).map(|i| ((i * 7919) % 4099) as f32 / 2048.0 - 1.0).collect();
+    for format in [Format::Q4_0, Format::Q6K] {
+        let whole = quantize("w", rows, cols, &values, format, DType::F32).unwrap();
+        let row_bytes = block_bytes(&whole).len() / rows;
+        for (row, values) in values.chunks(cols).enumerate().step_by(61) {
+            let alone = quantize("w", 1, cols, values, format, DType::F32).unwrap();
+            assert!(block_bytes(&alone) == &block_bytes(&whole)[row * row_bytes..][..row_bytes], "{format} row {row}");
+        }
+    }
+}
+
 #[test]
 fn what_cannot_be_packed_is_refused_by_name() {
     let q = |cols, values: &[f32], format| quantize("w", 1, cols, values, format, DType::F32).unwrap_err().to_string();

@@ -146,15 +146,17 @@ pub(crate) fn model_path(
     if let Some(format) = format {
         return Ok(written_as(&name.to_string_lossy(), format, head, settings)?.into());
     }
-    if name.exists() {
-        return Ok(name.to_path_buf());
-    }
-    let Some(folder) = pull::local(&name.to_string_lossy(), &settings.models())? else {
-        return Ok(name.to_path_buf());
+    let found = match name.exists() {
+        true => Some(name.to_path_buf()),
+        false => pull::local(&name.to_string_lossy(), &settings.models())?,
     };
+    let Some(found) = found else { return Ok(name.to_path_buf()) };
+    if !found.is_dir() {
+        return Ok(found);
+    }
     let is_gguf = |p: &PathBuf| p.extension().is_some_and(|e| e == "gguf");
-    let inside = std::fs::read_dir(&folder)?.flatten().map(|e| e.path()).find(is_gguf);
-    Ok(inside.unwrap_or(folder))
+    let inside = std::fs::read_dir(&found)?.flatten().map(|e| e.path()).find(is_gguf);
+    Ok(inside.unwrap_or(found))
 }
 
 fn cancelled(error: LabError) -> anyhow::Error {
