@@ -146,11 +146,8 @@ pub(crate) fn model_path(
     if let Some(format) = format {
         return Ok(written_as(&name.to_string_lossy(), format, head, settings)?.into());
     }
-    let found = match name.exists() {
-        true => Some(name.to_path_buf()),
-        false => pull::local(&name.to_string_lossy(), &settings.models())?,
-    };
-    let Some(found) = found else { return Ok(name.to_path_buf()) };
+    let pulled = if name.exists() { None } else { pull::local(&name.to_string_lossy(), &settings.models())? };
+    let found = pulled.unwrap_or_else(|| name.to_path_buf());
     if !found.is_dir() {
         return Ok(found);
     }
