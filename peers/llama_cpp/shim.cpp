@@ -296,19 +296,16 @@ class Engine {
         if (!context) throw std::runtime_error("prefill: no model is loaded");
         if (used != 0) throw std::runtime_error("prefill: the request before was not finished");
         if (prompt.empty()) throw std::runtime_error("prompt: expected at least one token, found none");
-        for (const auto * part : { &prefix, &prompt }) {
-            for (llama_token t : *part) {
-                if (t < 0 || t >= vocab) throw std::runtime_error("prompt: no token has id " + std::to_string(t));
-            }
-        }
+        check(prefix);
+        check(prompt);
         resume();
-        run(prefix, false);
+        run(prefix, Wanted::none);
         llama_synchronize(context);
         const uint64_t cpu = thread_cpu_ns();
         const auto start = clock_::now();
         if (int64_t(used) + int64_t(prompt.size()) > tokens) throw std::runtime_error("prompt: longer than the context");
         const uint64_t setup = ns_since(start);
-        run(prompt, true);
+        run(prompt, Wanted::last);
         const json logit = draw();
         const uint64_t all = ns_since(start);
         cpu_ns = thread_cpu_ns() - cpu;
@@ -326,7 +323,7 @@ class Engine {
         const uint64_t cpu = thread_cpu_ns();
         auto before = clock_::now();
         for (int i = 0; i < count; i++) {
-            run({ last }, true);
+            run({ last }, Wanted::last);
             logits.push_back(draw());
             ids.push_back(last);
             const auto now = clock_::now();
@@ -335,6 +332,24 @@ class Engine {
         }
         cpu_ns += thread_cpu_ns() - cpu;
         return { { "ok", true }, { "ids", ids }, { "logits", logits }, { "ns", ns } };
+    }
+
+    // The logits of every token of a sequence of its own, written to a file: a row of F32 for each, as the host has them.
+    json score(const json & ask) {
+        const std::vector<llama_token> ids = ask.at("ids");
+        const std::string path = ask.at("output");
+        if (!context) throw std::runtime_error("score: no model is loaded");
+        if (used != 0) throw std::runtime_error("score: the request before was not finished");
+        if (on_device) throw std::runtime_error("score: logits stay on the device where the sampler is");
+        check(ids);
+        resume();
+        std::ofstream out(path, std::ios::binary | std::ios::trunc);
+        run(ids, Wanted::all, &out);
+        llama_memory_clear(llama_get_memory(context), false);
+        used = 0;
+        out.close();
+        if (!out) throw std::runtime_error("score: cannot write " + path);
+        return { { "ok", true }, { "rows", ids.size() }, { "vocab", vocab } };
     }
 
     json finish() {
@@ -365,8 +380,17 @@ class Engine {
         }
     }
 
-    // Runs tokens through the model; the logits of the last one are wanted or not.
-    void run(const std::vector<llama_token> & ids, bool wanted) {
+    void check(const std::vector<llama_token> & ids) const {
+        for (llama_token t : ids) {
+            if (t < 0 || t >= vocab) throw std::runtime_error("prompt: no token has id " + std::to_string(t));
+        }
+    }
+
+    // Of which tokens the logits are wanted.
+    enum class Wanted { none, last, all };
+
+    // Runs tokens through the model; where all logits are wanted, they go to `rows`.
+    void run(const std::vector<llama_token> & ids, Wanted wanted, std::ofstream * rows = nullptr) {
         if (int64_t(used) + int64_t(ids.size()) > tokens) {
             throw std::runtime_error("the context of " + std::to_string(tokens) + " tokens is full");
         }
@@ -377,13 +401,18 @@ class Engine {
                 batch.pos[i]       = used + i;
                 batch.n_seq_id[i]  = 1;
                 batch.seq_id[i][0] = 0;
-                batch.logits[i]    = wanted && done + i + 1 == ids.size();
+                batch.logits[i]    = wanted == Wanted::all || (wanted == Wanted::last && done + i + 1 == ids.size());
             }
             const int32_t code = llama_decode(context, batch);
             if (code != 0) {
                 throw std::runtime_error("llama_decode answers " + std::to_string(code));
             }
             used += batch.n_tokens;
+            for (int32_t i = 0; rows && i < batch.n_tokens; i++) {
+                const float * logits = llama_get_logits_ith(context, i);
+                if (!logits) throw std::runtime_error("llama.cpp gave no logits");
+                rows->write(reinterpret_cast<const char *>(logits), std::streamsize(vocab) * sizeof(float));
+            }
         }
     }
 
@@ -416,6 +445,7 @@ int main() {
             answer = op == "load"      ? engine.load(ask)
                      : op == "prefill" ? engine.prefill(ask)
                      : op == "decode"  ? engine.decode(ask)
+                     : op == "score"   ? engine.score(ask)
                      : op == "finish"  ? engine.finish()
                      : op == "rest"    ? engine.rest()
                                        : throw std::runtime_error("op: no such operation: " + op);

@@ -1,5 +1,6 @@
 //! The command line as data. What a flag means is written here once; commands read the values.
 
+mod accuracy;
 mod decide;
 mod explain;
 mod files;
@@ -17,6 +18,7 @@ mod translate;
 
 use clap::{Parser, Subcommand};
 
+pub(crate) use accuracy::AccuracyArgs;
 pub(crate) use decide::{DecideArgs, VerdictArg};
 pub(crate) use explain::{DetokenizeArgs, DoctorArgs, LogitsArgs, PerplexityArgs, TemplateArgs, TokenizeArgs};
 pub(crate) use files::{InspectArgs, PullArgs, QuantizeArgs};
@@ -96,6 +98,8 @@ pub(crate) enum Command {
     Logits(LogitsArgs),
     /// Perplexity of a model on a text
     Perplexity(PerplexityArgs),
+    /// What packings, classes and other engines cost in accuracy on a text, against the model in F32
+    Accuracy(AccuracyArgs),
     /// Text to token ids
     Tokenize(TokenizeArgs),
     /// Token ids to text

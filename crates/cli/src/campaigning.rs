@@ -46,7 +46,7 @@ impl Ready {
         device_is_here(&study)?;
         let plan = study.plan()?;
         let spec = match &study.work.written_as {
-            Some(format) => written_as(&study.work.model, format, settings)?,
+            Some(format) => written_as(&study.work.model, format, study.work.head_as.as_deref(), settings)?,
             None => model_spec(&study.work.model, settings)?,
         };
         let model = Model::open(&spec)?;
@@ -207,7 +207,7 @@ fn journal(
         study: ready.study.clone(),
         study_sha256: ready.study.digest()?,
         plan: ready.plan.clone(),
-        host_class_sha256: host::describe(&ready.host, None, &[])?.class_sha256,
+        host_class_sha256: host::describe(&ready.host, host::Moment::default())?.class_sha256,
         sources: sources.clone(),
         binary_sha256: build.binary_sha256.clone(),
         ledger: asked.clone().map_or_else(|| ledger(&settings.scratch_ledger()), Ok)?,

@@ -64,6 +64,7 @@ fn run(command: &Command) -> anyhow::Result<()> {
         Command::Doctor(a) => commands::doctor::run(a, s),
         Command::Logits(a) => commands::logits::run(a, s),
         Command::Perplexity(a) => commands::perplexity::run(a, s),
+        Command::Accuracy(a) => commands::accuracy::run(a, s),
         Command::Tokenize(a) => commands::text::tokenize(a, s),
         Command::Detokenize(a) => commands::text::detokenize(a, s),
         Command::Template(a) => commands::text::template(a, s),

@@ -149,7 +149,7 @@ pub(crate) fn weigh(
 /// On what, by what and from what this process makes a document.
 pub(crate) fn provenance(config: Value) -> Result<Provenance> {
     let build = build_info()?;
-    let host = host::describe(&Host::read(), None, &[])?;
+    let host = host::describe(&Host::read(), host::Moment::default())?;
     let BuildInfo { software, source, binary_sha256 } = build;
     Ok(Provenance { host, software, source, binary_sha256, config })
 }

@@ -67,6 +67,9 @@ fn a_duet_leaves_an_opening_records_and_a_closing_that_verify() {
     let round = &record["samples"]["rounds"][0];
     assert_eq!(round["timing"]["untimed"], serde_json::json!([0, 4]), "the first token of each turn");
     assert!(record["ceilings"][0]["samples"][0]["round"].is_u64(), "{}", record["ceilings"][0]);
+    let pages = &record["provenance"]["host"]["state"]["pages_after_requests"];
+    assert_eq!(pages.as_array().map(Vec::len), Some(2), "how each process's memory lay: {pages}");
+    assert!(pages[0]["weights"]["bytes"].is_u64() || pages[0]["unavailable"].is_string(), "{pages}");
     verified(&home);
 }
 

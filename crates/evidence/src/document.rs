@@ -3,6 +3,7 @@
 //! `<root>/<host>/<study>/<id>.<kind>.json`. All kinds have one envelope; [`Document::seal`] computes the id,
 //! [`Document::faults`] names what does not hold inside, and [`Body::faults_in`] what does not hold against the ledger.
 
+use crate::accuracy::Accuracy;
 use crate::campaign::Campaign;
 use crate::canonical;
 use crate::check;
@@ -40,11 +41,14 @@ pub enum Kind {
     Sensitivity,
     /// What was decided and why.
     Decision,
+    /// What a packing, a class or another engine costs in accuracy on a text.
+    Accuracy,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::Opening, Self::Campaign, Self::Replay, Self::Sensitivity, Self::Decision];
+    pub const ALL: [Self; 6] =
+        [Self::Opening, Self::Campaign, Self::Replay, Self::Sensitivity, Self::Decision, Self::Accuracy];
 
     /// As it stands in a file name.
     pub fn name(self) -> &'static str {
@@ -54,6 +58,7 @@ impl Kind {
             Self::Replay => "replay",
             Self::Sensitivity => "sensitivity",
             Self::Decision => "decision",
+            Self::Accuracy => "accuracy",
         }
     }
 }
@@ -179,6 +184,8 @@ pub enum AnyDocument {
     Sensitivity(Box<Document<Sensitivity>>),
     /// What was decided and why.
     Decision(Box<Document<Decision>>),
+    /// What a packing, a class or another engine costs in accuracy on a text.
+    Accuracy(Box<Document<Accuracy>>),
 }
 
 /// The same expression for whichever kind there is.
@@ -190,6 +197,7 @@ macro_rules! each {
             AnyDocument::Replay($document) => $then,
             AnyDocument::Sensitivity($document) => $then,
             AnyDocument::Decision($document) => $then,
+            AnyDocument::Accuracy($document) => $then,
         }
     };
 }
@@ -216,6 +224,7 @@ impl AnyDocument {
             Kind::Replay => read(text).map(|(d, f)| (Self::Replay(d), f))?,
             Kind::Sensitivity => read(text).map(|(d, f)| (Self::Sensitivity(d), f))?,
             Kind::Decision => read(text).map(|(d, f)| (Self::Decision(d), f))?,
+            Kind::Accuracy => read(text).map(|(d, f)| (Self::Accuracy(d), f))?,
         })
     }
 

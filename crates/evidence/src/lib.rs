@@ -5,7 +5,7 @@
 //! that an old ledger stays readable; a stranger needs only the JSON schema and Python ([`canonical`]).
 //!
 //! - [`study`], [`opening`], [`campaign`], [`ruling`]: what was settled before the first sample, and what came of it.
-//! - [`replay`], [`sensitivity`], [`decision`]: the other documents; [`document`] is their envelope.
+//! - [`replay`], [`sensitivity`], [`decision`], [`accuracy`]: the other documents; [`document`] is their envelope.
 //! - [`record`]: one arm of one campaign; [`record::Record::seal`] makes it, times exist only behind a passed gate.
 //! - [`identity`], [`compare`], [`sides`]: `work` must be equal, `arm` may vary; refusals name the field.
 //! - [`mod@derive`]: the one place where figures come from samples.
@@ -15,6 +15,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod accuracy;
 mod agree;
 pub mod campaign;
 pub mod canonical;

@@ -1,5 +1,6 @@
 //! The JSON schemas of records and documents, for readers that are not tare.
 
+use crate::accuracy::Accuracy;
 use crate::campaign::Campaign;
 use crate::decision::Decision;
 use crate::document::{DOCUMENT_VERSION, Document, Kind};
@@ -25,6 +26,7 @@ pub fn document_schema(kind: Kind) -> Value {
         Kind::Replay => schemars::schema_for!(Document<Replay>),
         Kind::Sensitivity => schemars::schema_for!(Document<Sensitivity>),
         Kind::Decision => schemars::schema_for!(Document<Decision>),
+        Kind::Accuracy => schemars::schema_for!(Document<Accuracy>),
     }
     .to_value()
 }

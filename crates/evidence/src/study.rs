@@ -89,6 +89,9 @@ pub struct WorkPlan {
     /// A format: the synthetic model was written to a file of it, which every arm read. Left out where it was not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub written_as: Option<String>,
+    /// The format of that file's output head. Left out where it is that of the others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub head_as: Option<String>,
 }
 
 /// Something that a study may vary.

@@ -26,8 +26,21 @@ pub enum Target {
         /// Weights of a group: 32, 64 or 128.
         group: u16,
     },
-    /// A GGUF file with matrices in F32, F16, BF16, Q8_0 or Q4_0; vectors stay F32.
-    Gguf(Format),
+    /// A GGUF file with matrices in F32, F16, BF16, Q8_0, Q4_0 or Q6_K; vectors stay F32.
+    Gguf {
+        /// Format of the matrices.
+        matrices: Format,
+        /// Format of the output head, which a tied embedding is. llama-quantize keeps it in Q6_K where the others are
+        /// Q4_0, and in Q8_0 where its columns are no multiples of 256.
+        head: Format,
+    },
+}
+
+impl Target {
+    /// A GGUF file with every matrix in `format`.
+    pub const fn gguf(format: Format) -> Self {
+        Self::Gguf { matrices: format, head: format }
+    }
 }
 
 /// How far a conversion is.
@@ -68,7 +81,7 @@ pub fn convert(
 ) -> Result<Converted, FormatError> {
     let place = place::Place::new(out)?;
     let (bytes, tensors) = match target {
-        Target::Gguf(format) => gguf::convert(src, format, place.temporary(), progress)?,
+        Target::Gguf { matrices, head } => gguf::convert(src, (matrices, head), place.temporary(), progress)?,
         Target::Mlx { bits, group } => mlx::convert(src, (bits, group), place.temporary(), progress)?,
     };
     place.commit()?;

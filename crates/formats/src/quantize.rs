@@ -1,13 +1,18 @@
 //! F32 rows to packed weights.
 
+mod q6_k;
+
 use half::{bf16, f16};
+use std::num::NonZero;
 use tare_core::{Affine, AffineBits, Blob, DType, Fault, Format, Weight};
+
+pub use q6_k::q6_k;
 
 /// Packs `values` (row-major, [rows, cols]) in `format`.
 ///
 /// `scale_dtype` is the type of the scales and biases of the affine format (MLX uses the type of the source); the
 /// other formats ignore it. F16 and BF16 round to nearest, ties to even. Q8_0 and Q4_0 follow ggml's reference
-/// rounding, the affine formats follow `mx.quantize`.
+/// rounding, the affine formats follow `mx.quantize`; Q6_K is tare's own ([`q6_k()`]).
 ///
 /// # Errors
 /// When the shape does not match `values` or the block, a value is not finite, a scale overflows its type, or there
@@ -43,24 +48,43 @@ pub fn quantize(
         }
         Format::Q8_0 => blocks(name, format, (rows, cols), values, q8_0),
         Format::Q4_0 => blocks(name, format, (rows, cols), values, q4_0),
-        other => Err(Fault::new(name, "a format that tare can write: f32, f16, bf16, q8_0, q4_0, w4gN or w8gN", {
-            other.to_string()
-        })),
+        Format::Q6K => blocks(name, format, (rows, cols), values, q6_k),
+        other => {
+            Err(Fault::new(name, "a format that tare can write: f32, f16, bf16, q8_0, q4_0, q6_k, w4gN or w8gN", {
+                other.to_string()
+            }))
+        }
     }
 }
 
-/// Packs blocks of W weights into B bytes each.
+/// Below this many values one thread packs alone: starting a second one costs more.
+const ALONE: usize = 1 << 18;
+
+/// Packs blocks of W weights into B bytes each, every processor its share of them.
 fn blocks<const W: usize, const B: usize>(
     name: &str,
     format: Format,
     (rows, cols): (usize, usize),
     values: &[f32],
-    block: impl Fn(&[f32; W], &mut [u8; B]),
+    block: impl Fn(&[f32; W], &mut [u8; B]) + Sync,
 ) -> Result<Weight, Fault> {
     let mut bytes = vec![0; values.len() / W * B];
-    for (v, o) in values.as_chunks::<W>().0.iter().zip(bytes.as_chunks_mut::<B>().0) {
-        block(v, o);
-    }
+    let threads = if values.len() < ALONE { 1 } else { std::thread::available_parallelism().map_or(1, NonZero::get) };
+    let share = (values.len() / W).div_ceil(threads).max(1);
+    let block = &block;
+    std::thread::scope(|scope| {
+        for (values, bytes) in values.chunks(share * W).zip(bytes.chunks_mut(share * B)) {
+            let mut pack = move || {
+                let blocks = values.as_chunks::<W>().0.iter().zip(bytes.as_chunks_mut::<B>().0);
+                blocks.for_each(|(v, o)| block(v, o));
+            };
+            if threads == 1 {
+                pack();
+            } else {
+                scope.spawn(pack);
+            }
+        }
+    });
     Weight::blocks(name, format, rows, cols, Blob::from_vec(bytes))
 }
 

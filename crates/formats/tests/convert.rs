@@ -58,7 +58,7 @@ fn a_gguf_file_made_of_one_has_the_bytes_of_llama_quantize() {
         ("qwen3-b32-tiny-F32", "qwen3-b32-tiny-F16", Format::F16),
     ] {
         let out = dir.path().join(format!("{to}.gguf"));
-        run(&golden(&format!("gguf/{from}.gguf")), Target::Gguf(format), &out);
+        run(&golden(&format!("gguf/{from}.gguf")), Target::gguf(format), &out);
         let read = |p: &Path| tare_core::Blob::from_vec(fs::read(p).unwrap());
         let [mine, want] = [read(&out), read(&goldens().join(format!("gguf/{to}.gguf")))];
         let [m, w] = [&mine, &want].map(|f| parse(f).unwrap());
@@ -73,11 +73,43 @@ fn a_gguf_file_made_of_one_has_the_bytes_of_llama_quantize() {
     }
 }
 
+/// The bytes of every tensor of a GGUF file, by name.
+fn tensors(path: &Path) -> std::collections::BTreeMap<String, Vec<u8>> {
+    let bytes = tare_core::Blob::from_vec(fs::read(path).unwrap());
+    parse(&bytes).unwrap().tensors.iter().map(|t| (t.name.clone(), bytes[t.range.clone()].to_vec())).collect()
+}
+
+#[test]
+fn the_head_may_have_a_format_of_its_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let target = Target::Gguf { matrices: Format::Q4_0, head: Format::Q8_0 };
+    let out = dir.path().join("tied.gguf");
+    let tied = run(&golden("gguf/qwen3-b32-tiny-F32.gguf"), target, &out);
+    let of = |name: &str| tensors(&goldens().join(format!("gguf/qwen3-b32-tiny-{name}.gguf")));
+    let (mine, fours, eights) = (tensors(&out), of("Q4_0"), of("Q8_0"));
+    assert_eq!(mine.len(), fours.len());
+    for (name, bytes) in mine {
+        let from = if name == "token_embd.weight" { &eights } else { &fours };
+        assert!(bytes == from[&name], "{name}");
+    }
+    let file_type = tied.gguf_header().unwrap().get("general.file_type").map(|v| format!("{v:?}"));
+    assert_eq!(file_type, Some(format!("{:?}", Value::u32(2))), "the file is called after its layers");
+
+    let untied = run(&golden("models/qwen3-tiny-untied"), target, &dir.path().join("untied.gguf"));
+    let format = |role| untied.weight(role).unwrap().format();
+    let q = Role::Layer { layer: 1, part: Part::Q };
+    assert_eq!([Role::Embed, q, Role::Head].map(format), [Format::Q4_0, Format::Q4_0, Format::Q8_0]);
+
+    let head = Target::Gguf { matrices: Format::Q8_0, head: Format::Q5_0 };
+    let why = convert(&golden("models/qwen3-tiny-untied"), head, &dir.path().join("no.gguf"), &mut |_| {}).unwrap_err();
+    assert!(why.to_string().contains("head: format: expected f32"), "{why}");
+}
+
 #[test]
 fn a_llama_folder_becomes_the_gguf_file_of_the_reference_converter() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("llama.gguf");
-    let model = run(&golden("models/llama-tiny"), Target::Gguf(Format::BF16), &out);
+    let model = run(&golden("models/llama-tiny"), Target::gguf(Format::BF16), &out);
     let want = golden("gguf/llama-tiny-BF16.gguf");
     // The golden file holds the F32 norms, the folder BF16 ones; the matrices are the same.
     for role in Role::all(&want.config).into_iter().filter(|r| !r.is_vector()) {
@@ -100,7 +132,7 @@ fn every_folder_survives_as_gguf() {
     let dir = tempfile::tempdir().unwrap();
     for name in ["qwen3-tiny", "qwen3-tiny-untied", "qwen2-tiny", "qwen3-yarn-tiny", "mistral-tiny"] {
         let src = golden(&format!("models/{name}"));
-        let out = run(&src, Target::Gguf(Format::F32), &dir.path().join(format!("{name}.gguf")));
+        let out = run(&src, Target::gguf(Format::F32), &dir.path().join(format!("{name}.gguf")));
         let mut config = out.config.clone();
         if src.config.arch == Arch::Mistral {
             assert_eq!(config.arch, Arch::Llama);
@@ -125,14 +157,14 @@ fn every_folder_survives_as_gguf() {
 fn a_vocabulary_that_stands_for_nothing_is_no_tokenizer_however_often_the_file_is_rewritten() {
     let dir = tempfile::tempdir().unwrap();
     let says_why = |m: &ModelFile| matches!(m.gguf_header().unwrap().get(PLACEHOLDER), Some(Value::Bool(true)));
-    let first = run(&golden("models/qwen3-tiny"), Target::Gguf(Format::F32), &dir.path().join("1.gguf"));
-    let second = run(&first, Target::Gguf(Format::Q8_0), &dir.path().join("2.gguf"));
+    let first = run(&golden("models/qwen3-tiny"), Target::gguf(Format::F32), &dir.path().join("1.gguf"));
+    let second = run(&first, Target::gguf(Format::Q8_0), &dir.path().join("2.gguf"));
     for model in [&first, &second] {
         assert_eq!((model.tokenizer(), says_why(model)), (&TokenizerSource::None, true));
         assert_eq!(model.config.eos, golden("models/qwen3-tiny").config.eos, "the ids are the model's own");
     }
     // A vocabulary that is one carries no such mark.
-    let real = run(&golden("gguf/qwen3-b32-tiny-F32.gguf"), Target::Gguf(Format::F16), &dir.path().join("3.gguf"));
+    let real = run(&golden("gguf/qwen3-b32-tiny-F32.gguf"), Target::gguf(Format::F16), &dir.path().join("3.gguf"));
     assert!(
         matches!(real.tokenizer(), TokenizerSource::Gguf(_)) && real.gguf_header().unwrap().get(PLACEHOLDER).is_none()
     );
@@ -159,7 +191,7 @@ fn a_vocabulary_goes_into_the_file() {
 
     let model = open(&src).unwrap();
     assert_eq!((model.tokenizer(), model.chat_template()), (&TokenizerSource::Folder(src), Some("{{ x }}")));
-    let out = run(&model, Target::Gguf(Format::Q8_0), &dir.path().join("m.gguf"));
+    let out = run(&model, Target::gguf(Format::Q8_0), &dir.path().join("m.gguf"));
     let TokenizerSource::Gguf(v) = out.tokenizer() else { panic!("no vocabulary") };
     assert_eq!((v.pre.as_str(), v.merges.as_slice()), ("gpt-2", ["a b".to_owned()].as_slice()));
     assert_eq!((&v.tokens[2], &v.tokens[4], &v.tokens[510]), (&"ab".into(), &"[PAD4]".into(), &"<|im_end|>".into()));
@@ -175,17 +207,17 @@ fn nothing_is_replaced_and_nothing_is_left_behind() {
     let out = dir.path().join("m.gguf");
     fs::write(&out, "mine").unwrap();
     let go = |src: &str, target, out: &Path| convert(&golden(src), target, out, &mut |_| {}).unwrap_err().to_string();
-    assert!(go("models/qwen3-tiny", Target::Gguf(Format::Q8_0), &out).contains("something that exists"));
+    assert!(go("models/qwen3-tiny", Target::gguf(Format::Q8_0), &out).contains("something that exists"));
     assert_eq!(fs::read_to_string(&out).unwrap(), "mine");
 
     let new = dir.path().join("new.gguf");
-    let text = go("gguf/qwen3-b32-tiny-Q4_1.gguf", Target::Gguf(Format::Q8_0), &new);
+    let text = go("gguf/qwen3-b32-tiny-Q4_1.gguf", Target::gguf(Format::Q8_0), &new);
     assert!(text.contains("q4_1") && text.contains("unquantised"), "{text}");
-    assert!(go("models/qwen3-tiny", Target::Gguf(Format::Q6K), &new).contains("q6_k"));
+    assert!(go("models/qwen3-tiny", Target::gguf(Format::Q4K), &new).contains("q4_k"));
     let affine = Target::Mlx { bits: AffineBits::Four, group: 32 };
     assert!(go("gguf/qwen3-b32-tiny-F32.gguf", affine, &new).contains("Hugging Face folder"));
     for format in [Format::Q8_0, Format::Q4_0] {
-        let text = go("models/qwen3-yarn-tiny", Target::Gguf(format), &new);
+        let text = go("models/qwen3-yarn-tiny", Target::gguf(format), &new);
         assert!(text.contains("multiples of 32") && text.contains("; choose bf16, f16 or f32"), "{text}");
     }
     assert_eq!(names(), ["m.gguf"]);

@@ -26,7 +26,7 @@ fn fetched_smollm2_is_written_out_and_opens_again() {
     let model = open(&assets().join("smollm2-135m.gguf")).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("bf16.gguf");
-    convert(&model, Target::Gguf(Format::BF16), &out, &mut |_| {}).unwrap();
+    convert(&model, Target::gguf(Format::BF16), &out, &mut |_| {}).unwrap();
     let again = open(&out).unwrap();
     assert_eq!((&again.config, again.tokenizer()), (&model.config, model.tokenizer()));
 }

@@ -74,12 +74,48 @@ fn plain_and_block_bytes_are_those_of_the_gguf_files() {
     }
 }
 
+/// Our encoder is not ggml's: the bytes are others, the squared error may not be larger.
+#[test]
+fn q6_k_is_no_worse_than_that_of_the_gguf_file() {
+    let model = open(&goldens().join("gguf/qwen3-k-tiny-Q6_K.gguf")).unwrap();
+    let recipe = Recipe::of("qwen3-k-tiny");
+    for role in Role::all(&model.config).into_iter().filter(|r| !r.is_vector()) {
+        let theirs = model.weight(role).unwrap();
+        assert_eq!(theirs.format(), Format::Q6K);
+        let values = recipe.gguf_rows(role, &model.config);
+        let ours = quantize("w", theirs.rows(), theirs.cols(), &values, Format::Q6K, DType::F32).unwrap();
+        let again = quantize("w", theirs.rows(), theirs.cols(), &values, Format::Q6K, DType::F32).unwrap();
+        assert!(block_bytes(&ours) == block_bytes(&again), "the same values give the same bytes");
+        let [ours, theirs] = [&ours, &theirs].map(|w| {
+            let squares = dequantize(w).into_iter().zip(&values).map(|(a, b)| f64::from(a - b).powi(2));
+            squares.sum::<f64>()
+        });
+        assert!(ours <= theirs, "{role}: squared error {ours:e}, llama-quantize's {theirs:e}");
+    }
+}
+
+/// A matrix that several threads pack has the bytes of its rows, each packed alone.
+#[test]
+fn many_rows_are_packed_as_each_alone() {
+    let (rows, cols) = (1025, 512);
+    let values: Vec<f32> = (0..rows * cols).map(|i| ((i * 7919) % 4099) as f32 / 2048.0 - 1.0).collect();
+    for format in [Format::Q4_0, Format::Q6K] {
+        let whole = quantize("w", rows, cols, &values, format, DType::F32).unwrap();
+        let row_bytes = block_bytes(&whole).len() / rows;
+        for (row, values) in values.chunks(cols).enumerate().step_by(61) {
+            let alone = quantize("w", 1, cols, values, format, DType::F32).unwrap();
+            assert!(block_bytes(&alone) == &block_bytes(&whole)[row * row_bytes..][..row_bytes], "{format} row {row}");
+        }
+    }
+}
+
 #[test]
 fn what_cannot_be_packed_is_refused_by_name() {
     let q = |cols, values: &[f32], format| quantize("w", 1, cols, values, format, DType::F32).unwrap_err().to_string();
     assert!(q(31, &[0.0; 31], Format::Q8_0).contains("multiples of 32"));
     assert!(q(32, &[0.0; 31], Format::Q8_0).contains("1 x 32 values"));
     assert!(q(256, &[0.0; 256], Format::Q4K).contains("q4_k"));
+    assert!(q(128, &[0.0; 128], Format::Q6K).contains("multiples of 256 (q6_k)"));
     let mut values = [0.0; 32];
     values[7] = f32::NAN;
     assert!(q(32, &values, Format::Q4_0).contains("NaN at [0, 7]"));
@@ -90,6 +126,26 @@ fn what_cannot_be_packed_is_refused_by_name() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Least squares bound the sum of the squares, not each error: it may not exceed that of the plain grid, 32 steps to
+    /// the larger value, whose errors are half a step, or a whole one where a value clips; and what 8-bit scales lose.
+    #[test]
+    fn six_bits_stay_within_the_plain_grid(
+        values in prop::collection::vec(-8.0f32..8.0, 512),
+        gains in prop::collection::vec(-12i32..3, 32),
+    ) {
+        let values: Vec<f32> = values.iter().enumerate().map(|(i, v)| v * 2f32.powi(gains[i / 16])).collect();
+        let back = dequantize(&quantize("w", 2, 256, &values, Format::Q6K, DType::F32).unwrap());
+        for (v, b) in values.chunks(256).zip(back.chunks(256)) {
+            let edge = |v: &[f32]| v.iter().fold(0.0f32, |m, x| m.max(x.abs()));
+            let scale = edge(v) / 32.0 / 128.0;
+            for (v, b) in v.chunks(16).zip(b.chunks(16)) {
+                let bound = 16.0 * (edge(v) / 32.0 + 32.0 * scale).powi(2);
+                let squares: f32 = v.iter().zip(b).map(|(x, y)| (x - y).powi(2)).sum();
+                prop_assert!(squares <= bound, "{squares:e} over {bound:e}: {v:?} became {b:?}");
+            }
+        }
+    }
 
     /// Half a step of the grid, plus what F16 or F32 lose of the scale, bounds the error of every value.
     #[test]

@@ -167,7 +167,7 @@ fn arm(
 }
 
 /// The configuration that runs: of what was asked for, what `engine` made of it.
-fn config(rig: &Rig<'_>, engine: &Engine) -> Value {
+pub(crate) fn config(rig: &Rig<'_>, engine: &Engine) -> Value {
     let info = engine.info();
     json!({
         "model": rig.model.describe().map(|d| d.label().to_string()).unwrap_or_default(),

@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use tare_core::units::human_bytes;
-use tare_core::{Fault, Reading};
+use tare_core::{Fault, PageUse, Reading};
 use tare_cuda::ceilings as device;
 use tare_cuda::nvml::DeviceState;
 use tare_evidence::floor::{Ceiling, CeilingSample, Resource};
@@ -14,16 +14,26 @@ use tare_probe::{Host, Quietness};
 
 use crate::floor::{BYTE_CEILING, FLOP_CEILING, PRODUCT_CEILING};
 
-/// The probe's host in a record's words: what makes two machines alike, and what holds for the moment. `device` is what a
-/// device did, once for each time that it was looked at.
+/// How a backend's memory lies in the pages of the host, by what it is for.
+pub type Pages = BTreeMap<String, PageUse>;
+
+/// What held while a record was made, beside what the host says of itself. It is state and not configuration: two processes
+/// of one arm may get other pages.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Moment<'a> {
+    /// How quiet the host was.
+    pub quiet: Option<&'a Quietness>,
+    /// What a device did, once for each time that it was looked at.
+    pub device: &'a [Reading<DeviceState>],
+    /// How the backend's memory lay in pages, once for each process that was looked at.
+    pub pages: &'a [Reading<Pages>],
+}
+
+/// The probe's host in a record's words: what makes two machines alike, and what holds for the moment.
 ///
 /// # Errors
 /// When a fact has no JSON form.
-pub fn describe(
-    host: &Host,
-    quiet: Option<&Quietness>,
-    device: &[Reading<DeviceState>],
-) -> Result<provenance::Host, Fault> {
+pub fn describe(host: &Host, moment: Moment<'_>) -> Result<provenance::Host, Fault> {
     let mut class = BTreeMap::new();
     put(&mut class, "os", &host.os)?;
     put(&mut class, "arch", &host.arch)?;
@@ -42,11 +52,14 @@ pub fn describe(
     put(&mut state, "memory_available_bytes", &host.memory.available_bytes)?;
     put(&mut state, "transparent_huge_pages", &host.memory.transparent_huge_pages)?;
     put(&mut state, "allowance", &host.allowance)?;
-    if let Some(q) = quiet {
+    if let Some(q) = moment.quiet {
         put(&mut state, "quietness", q)?;
     }
-    if !device.is_empty() {
-        put(&mut state, "device_after_requests", &device)?;
+    if !moment.device.is_empty() {
+        put(&mut state, "device_after_requests", &moment.device)?;
+    }
+    if !moment.pages.is_empty() {
+        put(&mut state, "pages_after_requests", &moment.pages)?;
     }
     provenance::Host::new(&folder_name(host), class, state)
 }

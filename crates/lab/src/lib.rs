@@ -7,7 +7,7 @@
 //!   sees it. [`weigh`]: warm-ups, rounds, gate, record.
 //! - [`study`], [`campaign`], [`arm`]: questions, the one runner that answers them, and the processes that it runs.
 //! - [`gate`], `operators`, [`reference`], [`thresholds`]: whether what was timed is right. [`digests`]: of which file.
-//! - [`peers`]: other engines that do the same work.
+//! - [`peers`]: other engines that do the same work. [`accuracy`]: how far all of them stray from F32 on a text.
 //! - [`mutation`], [`mutants`]: whether the gate can fail.
 //! - [`report`](mod@report): pictures from verified records.
 //! - [`replay`]: view 2, a step taken apart into the groups of its plan. [`specimen`], [`groups`], [`tap`],
@@ -18,6 +18,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod accuracy;
 pub mod arm;
 pub mod build_info;
 pub mod campaign;

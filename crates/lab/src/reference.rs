@@ -130,6 +130,28 @@ fn write(path: &Path, kept: &Kept) {
     }
 }
 
+/// Runs `ids` through `engine` in one pass, and gives position and logits of each to `row`.
+///
+/// # Errors
+/// When the engine refuses or fails, or does not give a row for every position.
+pub fn rows(engine: &mut Engine, ids: Vec<u32>, row: &mut dyn FnMut(usize, &[f32])) -> Result<(), LabError> {
+    let (positions, mut given) = (ids.len(), 0);
+    engine.submit(Request { prompt_logits: PromptLogits::All, ..Request::greedy(ids, 0) })?;
+    while engine.has_work() {
+        for event in engine.step()?.events {
+            if let Event::PromptLogits { first_position, logits, .. } = event {
+                logits.iter().enumerate().for_each(|(i, l)| row(first_position + i, l));
+                given += logits.len();
+            }
+        }
+    }
+    if given == positions {
+        Ok(())
+    } else {
+        Err(LabError::Judge(format!("{given} of {positions} positions were given")))
+    }
+}
+
 /// Scores `emitted` after `input` with one pass of `judge`.
 ///
 /// # Errors
@@ -137,22 +159,13 @@ fn write(path: &Path, kept: &Kept) {
 pub fn score(judge: &mut Engine, input: &[u32], emitted: &[u32]) -> Result<Vec<Score>, LabError> {
     let Some((last, before)) = emitted.split_last() else { return Ok(Vec::new()) };
     let ids: Vec<u32> = input.iter().chain(before).copied().collect();
-    let mut request = Request::greedy(ids, 0);
-    request.prompt_logits = PromptLogits::All;
-    judge.submit(request)?;
     let targets: Vec<u32> = before.iter().chain([last]).copied().collect();
     let mut scores = Vec::with_capacity(targets.len());
-    while judge.has_work() {
-        for event in judge.step()?.events {
-            if let Event::PromptLogits { first_position, logits, .. } = event {
-                for (i, row) in logits.iter().enumerate() {
-                    if let Some(n) = (first_position + i + 1).checked_sub(input.len()) {
-                        scores.push(score_row(row, targets[n]));
-                    }
-                }
-            }
+    rows(judge, ids, &mut |position, row| {
+        if let Some(n) = (position + 1).checked_sub(input.len()) {
+            scores.push(score_row(row, targets[n]));
         }
-    }
+    })?;
     if scores.len() == targets.len() {
         Ok(scores)
     } else {
@@ -171,16 +184,25 @@ fn score_row(logits: &[f32], token: u32) -> Score {
             second = l;
         }
     }
-    let max = f64::from(logits[best]);
-    let sum: f64 = logits.iter().map(|&l| (f64::from(l) - max).exp()).sum();
     Score {
         token,
         logit: logits[token as usize],
         best: best as u32,
         best_logit: logits[best],
         second_logit: second,
-        log_sum: max + sum.ln(),
+        log_sum: log_sum(logits),
     }
+}
+
+/// The likeliest token, the lower id on a tie.
+pub(crate) fn best_of(logits: &[f32]) -> usize {
+    (1..logits.len()).fold(0, |best, i| if logits[i] > logits[best] { i } else { best })
+}
+
+/// Natural logarithm of the sum of exponentials, in F64.
+pub(crate) fn log_sum(logits: &[f32]) -> f64 {
+    let max = f64::from(logits[best_of(logits)]);
+    max + logits.iter().map(|&l| (f64::from(l) - max).exp()).sum::<f64>().ln()
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! One thing is the report's own: which samples it marks as far from the others (`ratios::far_out`). Marks change no
 //! figure. The charts are pure functions from values to SVG text.
 
+mod accuracies;
 mod gathered;
 mod ladder;
 mod page;
@@ -38,7 +39,8 @@ pub struct Report {
 /// When the folder cannot be read.
 pub fn report(root: &Path) -> Result<Report, LedgerError> {
     let all = Gathered::from(root)?;
-    let documents = all.campaigns.len() + all.replays.len() + all.sensitivities.len() + all.decisions.len();
+    let steps = all.replays.len() + all.sensitivities.len();
+    let documents = all.campaigns.len() + steps + all.decisions.len() + all.accuracies.len();
     let shown = all.records.len() + documents;
     let mut body = paragraph(
         "",
@@ -65,6 +67,10 @@ pub fn report(root: &Path) -> Result<Report, LedgerError> {
     if !all.sensitivities.is_empty() {
         body.push_str("<h2>What a group's time is worth</h2>\n");
         body.push_str(&sensitivities::section(&all.sensitivities));
+    }
+    if !all.accuracies.is_empty() {
+        body.push_str("<h2>What a packing or a class costs in accuracy</h2>\n");
+        body.push_str(&accuracies::section(&all.accuracies));
     }
     if !all.decisions.is_empty() {
         body.push_str("<h2>Decisions</h2>\n");

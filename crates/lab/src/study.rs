@@ -95,6 +95,9 @@ pub struct WorkSpec {
     /// A format: a synthetic model is written to a file of it once, so that another engine can read it too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub written_as: Option<String>,
+    /// The format of that file's output head, where it is another; only with `written_as`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub head_as: Option<String>,
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
     /// Tokens to draw; the first belongs to prefill.
@@ -227,6 +230,7 @@ impl Study {
                 seed: w.seed,
                 prefill_logits: w.prefill_logits,
                 written_as: w.written_as.clone(),
+                head_as: w.head_as.clone(),
             },
             metric: self.metric,
             rounds: self.planned_rounds()?,

@@ -84,10 +84,10 @@ impl Weighing<'_> {
             rounds.push(clock::clock(&mut engine, self.request)?);
         }
         let device: Vec<_> = self.rig.on.device_state().into_iter().collect();
-        let memory = facts::memory(&engine, &rounds);
+        let (memory, pages) = (facts::memory(&engine, &rounds), engine.pages());
         ask(Stage::Judging)?;
         let judgement = self.judge(&mut engine, &warmups, &rounds)?;
-        self.record(at, Finished { engine, warmups, rounds, device, memory, quiet, judgement })
+        self.record(at, Finished { engine, warmups, rounds, device, memory, pages, quiet, judgement })
     }
 
     fn judge(&self, engine: &mut Engine, warmups: &[Timed], rounds: &[Timed]) -> Result<Judgement, LabError> {
@@ -121,6 +121,8 @@ impl Weighing<'_> {
             },
             demands: facts.demands,
         };
+        let pages = std::slice::from_ref(&done.pages);
+        let moment = host::Moment { quiet: Some(&done.quiet), device: &done.device, pages };
         let mut config = facts.config;
         config["rounds"] = json!(self.rounds);
         config["warmups"] = json!(self.warmups);
@@ -137,7 +139,7 @@ impl Weighing<'_> {
             work: facts.work,
             arm: facts.arm,
             provenance: Provenance {
-                host: host::describe(self.host, Some(&done.quiet), &done.device)?,
+                host: host::describe(self.host, moment)?,
                 software: self.build.software.clone(),
                 source: self.build.source.clone(),
                 binary_sha256: self.build.binary_sha256.clone(),
@@ -210,6 +212,7 @@ struct Finished {
     rounds: Vec<Timed>,
     device: Vec<Reading<DeviceState>>,
     memory: Memory,
+    pages: Reading<host::Pages>,
     quiet: Quietness,
     judgement: Judgement,
 }

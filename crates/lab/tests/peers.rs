@@ -8,10 +8,12 @@ use std::time::{Duration, Instant};
 use tare_core::Reading;
 use tare_cpu::{CpuConfig, detect_isa};
 use tare_evidence::gate::{GateReport, Judgement};
+use tare_lab::accuracy::{self, PeerLogits, Reference, Text};
 use tare_lab::clock::clock;
 use tare_lab::gate::{Gate, Run};
 use tare_lab::peers::PeerRunner;
 use tare_lab::peers::runner::{Limits, Load};
+use tare_lab::reference;
 use tare_lab::runner::{Drawn, Runner};
 use tare_lab::thresholds::Thresholds;
 use tare_lab::{ClockedRequest, LabError, Lengths, On, ReferenceStore, Rig};
@@ -33,7 +35,10 @@ impl Scene {
         let scene = Self { model, request, folder: tempfile::tempdir().unwrap() };
         let truth = clock(&mut scene.rig().engine().unwrap(), &scene.request).unwrap();
         let vocab = scene.model.config().vocab;
-        let answers = serde_json::json!({ "ids": truth.ids, "logits": truth.logits, "vocab": vocab });
+        let mut all: Vec<f32> = Vec::new();
+        let input = scene.request.input();
+        reference::rows(&mut scene.rig().engine().unwrap(), input, &mut |_, row| all.extend(row)).unwrap();
+        let answers = serde_json::json!({ "ids": truth.ids, "logits": truth.logits, "vocab": vocab, "rows": all });
         std::fs::write(scene.answers(), answers.to_string()).unwrap();
         scene
     }
@@ -139,6 +144,24 @@ fn what_a_peer_says_of_itself_is_read_out() {
     assert_eq!(peer.memory(), Reading::Available(4096));
     let all = ClockedRequest { all_prompt_logits: true, ..scene.request.clone() };
     assert!(peer.prefill(&all).unwrap_err().to_string().contains("a wish for all"));
+}
+
+#[test]
+fn the_logits_of_a_text_are_read_from_a_file_that_is_gone_afterwards() {
+    let scene = Scene::new();
+    let input = scene.request.input();
+    let text = Text { ids: &input, window: input.len() };
+    let reference = Reference::of(text, &mut scene.rig().engine().unwrap()).unwrap();
+    let file = scene.folder.path().join("logits");
+    let mut peer = scene.peer("none").unwrap();
+    let scores = reference.scores(text, &mut PeerLogits { peer: &mut peer, file: &file }).unwrap();
+    assert_eq!((&scores.nll, scores.other_best.len()), (&reference.nll, 0));
+    assert!(scores.kl.iter().all(|kl| *kl == 0.0) && !file.exists(), "the same logits");
+    let scorer = accuracy::peer_scorer(&peer, &scene.model, "file:list").unwrap();
+    assert_eq!((scorer.class.as_str(), scorer.peer.unwrap().name.as_str()), ("f32", "list"));
+    let mut short = scene.peer("short").unwrap();
+    let said = reference.scores(text, &mut PeerLogits { peer: &mut short, file: &file }).unwrap_err().to_string();
+    assert!(said.contains("12 rows of F32 logits, found 12 rows of 1024") && !file.exists(), "{said}");
 }
 
 #[test]

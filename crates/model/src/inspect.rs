@@ -6,7 +6,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use tare_core::Format;
 use tare_formats::config::RopeScaling;
-use tare_formats::{ModelConfig, TokenizerSource};
+use tare_formats::{ModelConfig, Role, TokenizerSource};
 
 use crate::classes::{self, ClassFit, is_multiplied};
 use crate::limits::{ContextLimit, Memory, Sizes, context_limit};
@@ -46,6 +46,8 @@ pub struct Inspect {
     pub ignored: Vec<String>,
     /// Totals by format, the one with most weights first.
     pub formats: Vec<FormatTotal>,
+    /// Format of the output head, or of the embedding that is one.
+    pub head_format: Format,
     /// Every tensor in the order in which a step uses them.
     pub tensors: Vec<TensorLine>,
 }
@@ -155,8 +157,10 @@ impl Inspect {
         let config = model.config();
         let class = classes::choose(model, question.class)?;
         let description = model.describe()?;
-        let tensors: Vec<TensorLine> = model
-            .tensors()?
+        let tensors = model.tensors()?;
+        let head = if config.tied_head { Role::Embed } else { Role::Head };
+        let head_format = tensors.iter().find(|t| t.role == head).map_or(description.format, |t| t.format);
+        let tensors: Vec<TensorLine> = tensors
             .into_iter()
             .map(|t| TensorLine {
                 streamed: is_multiplied(t.role, config),
@@ -183,6 +187,7 @@ impl Inspect {
             missing: missing(model),
             ignored: model.file().map(|f| f.ignored().to_vec()).unwrap_or_default(),
             formats: totals(&tensors),
+            head_format,
             model: description,
             tensors,
         })
@@ -301,6 +306,7 @@ mod tests {
         assert_eq!(i.token.streamed_weights, 4_022_272_000);
         assert_eq!(i.token.flops, 8_044_544_000);
         assert_eq!(i.token.streamed_bytes_bf16, 8_044_544_000);
+        assert_eq!(i.head_format, i.model.format);
         assert_eq!(i.token.bits_per_weight, 4.25);
         assert_eq!(i.token.streamed_bytes, 4_022_272_000 / 32 * 17);
         assert_eq!(i.token.kv_bytes, 147_456);

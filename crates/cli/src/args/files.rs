@@ -74,14 +74,19 @@ pub(crate) struct InspectArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "EXAMPLES\n  \
     tare quantize -m Qwen3-0.6B --format w4g64 -o qwen3-0.6b-w4      an MLX folder\n  \
-    tare quantize -m Qwen3-0.6B --format q8_0 -o qwen3-0.6b.gguf     a GGUF file")]
+    tare quantize -m Qwen3-0.6B --format q8_0 -o qwen3-0.6b.gguf     a GGUF file\n  \
+    tare quantize -m Qwen3-0.6B --format q4_0 --head-format q6_k -o qwen3-0.6b-q4_0.gguf\n  \
+    \x20                                                                as llama-quantize mixes them")]
 pub(crate) struct QuantizeArgs {
     /// Folder, .gguf file, pulled name or synthetic:NAME
     #[arg(short, long, value_name = "MODEL")]
     pub(crate) model: String,
-    /// w4g32, w4g64, w4g128, w8g32, w8g64, w8g128 (MLX folder); q4_0, q8_0, bf16, f16, f32 (GGUF file)
+    /// w4g32, w4g64, w4g128, w8g32, w8g64, w8g128 (MLX folder); q4_0, q6_k, q8_0, bf16, f16, f32 (GGUF file)
     #[arg(long, value_name = "FORMAT")]
     pub(crate) format: String,
+    /// Format of the output head in a GGUF file, which a tied embedding is [default: as all the others]
+    #[arg(long, value_name = "FORMAT")]
+    pub(crate) head_format: Option<String>,
     /// Where to write; must not exist
     #[arg(short, long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
     pub(crate) output: PathBuf,

@@ -48,7 +48,8 @@ pub(crate) enum PeersCommand {
 #[command(after_help = "EXAMPLES\n  \
     tare quantize -m synthetic:qwen3-0.6b?format=bf16 --format q4_0 -o qwen3-0.6b-q4_0.gguf\n  \
     tare peers tune llama.cpp -m qwen3-0.6b-q4_0.gguf\n  \
-    tare peers tune llama.cpp -m synthetic:qwen3-0.6b?format=q4_0 --written-as q4_0\n\n\
+    tare peers tune llama.cpp -m synthetic:qwen3-0.6b?format=q4_0 --written-as q4_0\n  \
+    tare peers tune llama.cpp -m synthetic:qwen3-0.6b?format=bf16 --written-as q4_0 --head-as q6_k\n\n\
     The request has other ids and lengths than those that are measured. Every engine has the same seconds.")]
 pub(crate) struct TuneArgs {
     /// The engine
@@ -60,6 +61,9 @@ pub(crate) struct TuneArgs {
     /// Write a synthetic model to a file of this format first, once, as a study with `written_as` does
     #[arg(long, value_name = "FORMAT")]
     pub(crate) written_as: Option<String>,
+    /// Format of the head of that file, as a study with `head_as` does
+    #[arg(long, value_name = "FORMAT", requires = "written_as")]
+    pub(crate) head_as: Option<String>,
     /// Most threads that it may use [default: all that this process may use]
     #[arg(short, long, value_name = "N")]
     pub(crate) threads: Option<usize>,
@@ -86,6 +90,9 @@ pub(crate) struct CheckArgs {
     /// Write a synthetic model to a file of this format first, once, as a study with `written_as` does
     #[arg(long, value_name = "FORMAT")]
     pub(crate) written_as: Option<String>,
+    /// Format of the head of that file, as a study with `head_as` does
+    #[arg(long, value_name = "FORMAT", requires = "written_as")]
+    pub(crate) head_as: Option<String>,
     /// Most threads that it may use [default: all that this process may use]
     #[arg(short, long, value_name = "N")]
     pub(crate) threads: Option<usize>,

@@ -216,6 +216,7 @@ fn study(args: &NextArgs, old: &Path) -> Study {
         work: WorkSpec {
             model: args.model.clone(),
             written_as: None,
+            head_as: None,
             prompt_tokens: w.prompt_tokens,
             output_tokens: w.max_tokens,
             depth: w.depth,

@@ -92,6 +92,7 @@ fn comparison(args: &CompareArgs, differences: &[String], settings: &Settings) -
         work: WorkSpec {
             model: args.model.clone(),
             written_as: None,
+            head_as: None,
             prompt_tokens: args.prompt_tokens,
             output_tokens: args.max_tokens,
             depth: 0,

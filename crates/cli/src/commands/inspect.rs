@@ -46,9 +46,10 @@ fn print(i: &Inspect, tensors: bool) {
         if s.qk_norm { ", QK-norm" } else { "" }
     );
     println!(
-        "vocabulary  {}, head {}",
+        "vocabulary  {}, head {} in {}",
         grouped(s.vocab as u64),
-        if s.tied_head { "tied to the embedding" } else { "of its own" }
+        if s.tied_head { "tied to the embedding" } else { "of its own" },
+        i.head_format
     );
     println!("rope        theta {}, scaling {}", s.rope_theta, s.rope_scaling);
     println!("weights     {} in {}", grouped(i.parameters), human_bytes(m.bytes));

@@ -1,5 +1,6 @@
 //! One file for each command.
 
+pub(crate) mod accuracy;
 pub(crate) mod after;
 pub(crate) mod arm;
 pub(crate) mod chat;

@@ -95,7 +95,7 @@ fn list(as_json: bool, settings: &Settings) -> Result<()> {
 
 fn tune(args: &TuneArgs, settings: &Settings) -> Result<()> {
     let entry = entry(&args.name)?;
-    let model = model_path(&args.model, args.written_as.as_deref(), settings)?;
+    let model = model_path(&args.model, (args.written_as.as_deref(), args.head_as.as_deref()), settings)?;
     let vocabulary = Model::open(&model.to_string_lossy())?.config().vocab;
     let threads = args.threads.unwrap_or_else(|| Host::read().usable_threads);
     let budget = Duration::from_secs(args.seconds);
@@ -138,19 +138,22 @@ fn shown(settings: &Map<String, Value>) -> String {
 
 /// The file or folder that `name` names: a path, something that was pulled, or the file of a format to which a synthetic
 /// model is written.
-fn model_path(name: &Path, format: Option<&str>, settings: &Settings) -> Result<PathBuf> {
+pub(crate) fn model_path(
+    name: &Path,
+    (format, head): (Option<&str>, Option<&str>),
+    settings: &Settings,
+) -> Result<PathBuf> {
     if let Some(format) = format {
-        return Ok(written_as(&name.to_string_lossy(), format, settings)?.into());
+        return Ok(written_as(&name.to_string_lossy(), format, head, settings)?.into());
     }
-    if name.exists() {
-        return Ok(name.to_path_buf());
+    let pulled = if name.exists() { None } else { pull::local(&name.to_string_lossy(), &settings.models())? };
+    let found = pulled.unwrap_or_else(|| name.to_path_buf());
+    if !found.is_dir() {
+        return Ok(found);
     }
-    let Some(folder) = pull::local(&name.to_string_lossy(), &settings.models())? else {
-        return Ok(name.to_path_buf());
-    };
     let is_gguf = |p: &PathBuf| p.extension().is_some_and(|e| e == "gguf");
-    let inside = std::fs::read_dir(&folder)?.flatten().map(|e| e.path()).find(is_gguf);
-    Ok(inside.unwrap_or(folder))
+    let inside = std::fs::read_dir(&found)?.flatten().map(|e| e.path()).find(is_gguf);
+    Ok(inside.unwrap_or(found))
 }
 
 fn cancelled(error: LabError) -> anyhow::Error {

@@ -18,11 +18,12 @@ use crate::setup::open_model;
 /// Runs the command.
 pub(crate) fn run(args: &QuantizeArgs, settings: &Settings) -> Result<()> {
     let model = open_model(&args.model, settings)?;
-    let done = write(&model, &args.format, &args.output)?;
+    let done = write(&model, target(&args.format, args.head_format.as_deref())?, &args.output)?;
     if args.json {
         println!(
             "{}",
-            json!({ "output": done.path, "bytes": done.bytes, "tensors": done.tensors, "format": args.format })
+            json!({ "output": done.path, "bytes": done.bytes, "tensors": done.tensors, "format": args.format,
+                    "head_format": args.head_format.as_ref().unwrap_or(&args.format) })
         );
     } else {
         println!("{}: {} tensors, {}", done.path.display(), done.tensors, human_bytes(done.bytes));
@@ -30,9 +31,8 @@ pub(crate) fn run(args: &QuantizeArgs, settings: &Settings) -> Result<()> {
     Ok(())
 }
 
-/// Writes `model` in `format` to `output`, which must not exist, with a line that moves.
-fn write(model: &Model, format: &str, output: &Path) -> Result<Converted> {
-    let target = target(format)?;
+/// Writes `model` as `target` to `output`, which must not exist, with a line that moves.
+fn write(model: &Model, target: Target, output: &Path) -> Result<Converted> {
     let made;
     let source = match model.file() {
         Some(f) => f,
@@ -52,31 +52,48 @@ fn write(model: &Model, format: &str, output: &Path) -> Result<Converted> {
     Ok(done)
 }
 
-/// The model `name` as a file of `format`: written once into the user's data folder, under the digest of its values.
-pub(crate) fn written_as(name: &str, format: &str, settings: &Settings) -> Result<String> {
+/// The model `name` as a file of `format`, its head in `head` where that is another: written once into the user's data
+/// folder, under the digest of its values.
+pub(crate) fn written_as(name: &str, format: &str, head: Option<&str>, settings: &Settings) -> Result<String> {
+    let target = target(format, head)?;
     let model = open_model(name, settings)?;
     let digest = model.values_digest()?;
     let label = model.describe()?.name;
-    let ending = if matches!(target(format)?, Target::Gguf(_)) { ".gguf" } else { "" };
-    let path = settings.home.join("written").join(format!("{label}-{format}-{}{ending}", &digest[..12]));
+    let ending = if matches!(target, Target::Gguf { .. }) { ".gguf" } else { "" };
+    let head = head.filter(|h| *h != format).map(|h| format!("-head-{h}")).unwrap_or_default();
+    let path = settings.home.join("written").join(format!("{label}-{format}{head}-{}{ending}", &digest[..12]));
     if !path.exists() {
         std::fs::create_dir_all(settings.home.join("written"))
             .with_context(|| format!("cannot make {}", settings.home.join("written").display()))?;
-        write(&model, format, &path)?;
+        write(&model, target, &path)?;
     }
     Ok(path.to_string_lossy().into_owned())
 }
 
-fn target(name: &str) -> Result<Target> {
-    match name.parse::<Format>() {
-        Ok(Format::Affine { bits, group }) => Ok(Target::Mlx { bits, group }),
-        Ok(f @ (Format::Q4_0 | Format::Q8_0 | Format::BF16 | Format::F16 | Format::F32)) => Ok(Target::Gguf(f)),
-        _ => Err(Fault::new(
-            "--format",
-            "w4g32, w4g64, w4g128, w8g32, w8g64, w8g128 (MLX), q4_0, q8_0, bf16, f16 or f32 (GGUF)",
-            format!("`{name}`"),
-        )
-        .into()),
+/// What is to be written, of the names of a format and of the head's.
+fn target(format: &str, head: Option<&str>) -> Result<Target> {
+    let in_gguf = |name: &str| {
+        use Format::{BF16, F16, F32, Q4_0, Q6K, Q8_0};
+        name.parse().ok().filter(|f| matches!(f, Q4_0 | Q6K | Q8_0 | BF16 | F16 | F32))
+    };
+    if let Ok(Format::Affine { bits, group }) = format.parse() {
+        return match head {
+            None => Ok(Target::Mlx { bits, group }),
+            Some(head) => Err(Fault::new("--head-format", "none: an MLX folder has one packing", format!("`{head}`"))
+                .remedy("choose a format of a GGUF file for all the others too")
+                .into()),
+        };
+    }
+    let Some(matrices) = in_gguf(format) else {
+        let expected = "w4g32, w4g64, w4g128, w8g32, w8g64, w8g128 (MLX), q4_0, q6_k, q8_0, bf16, f16 or f32 (GGUF)";
+        return Err(Fault::new("--format", expected, format!("`{format}`")).into());
+    };
+    match head.map_or(Some(matrices), in_gguf) {
+        Some(head) => Ok(Target::Gguf { matrices, head }),
+        None => {
+            let found = format!("`{}`", head.unwrap_or_default());
+            Err(Fault::new("--head-format", "q4_0, q6_k, q8_0, bf16, f16 or f32", found).into())
+        }
     }
 }
 

@@ -243,8 +243,36 @@ pub(crate) static TOOLS: &[Tool] = &[
                 "quantize what is quantized",
                 To::None("tare quantize starts from the values"),
             ),
-            switch(&["--leave-output-tensor"], "keep the head as it is", To::None("every matrix gets the one format")),
-            switch(&["--pure"], "one format for all tensors", To::Always("every matrix gets the one format")),
+            switch(
+                &["--leave-output-tensor"],
+                "keep the head as it is",
+                To::None("--head-format names the format that the head has: bf16, f16 or f32"),
+            ),
+            value(
+                &["--output-tensor-type"],
+                "format of the head",
+                To::One(
+                    &[
+                        ("q4_0", &["--head-format", "q4_0"]),
+                        ("q6_k", &["--head-format", "q6_k"]),
+                        ("q8_0", &["--head-format", "q8_0"]),
+                        ("bf16", &["--head-format", "bf16"]),
+                        ("f16", &["--head-format", "f16"]),
+                        ("f32", &["--head-format", "f32"]),
+                    ],
+                    "of the K-quants tare writes q6_k alone",
+                ),
+            ),
+            value(
+                &["--token-embedding-type"],
+                "format of the embedding",
+                To::None("--head-format where the head is tied to it; else it gets the format of the others"),
+            ),
+            switch(
+                &["--pure"],
+                "one format for all tensors",
+                To::Always("every matrix gets the one format unless --head-format says otherwise"),
+            ),
             value(&["--imatrix"], "importance of weights", To::None("tare's formats are rounded without calibration")),
         ],
         positional: &[
@@ -256,19 +284,22 @@ pub(crate) static TOOLS: &[Tool] = &[
                 To::One(
                     &[
                         ("Q4_0", &["--format", "q4_0"]),
+                        ("Q6_K", &["--format", "q6_k"]),
                         ("Q8_0", &["--format", "q8_0"]),
                         ("BF16", &["--format", "bf16"]),
                         ("F16", &["--format", "f16"]),
                         ("F32", &["--format", "f32"]),
                     ],
-                    "tare reads K-quants and writes none: q4_0, q8_0 or an MLX format (w4g64, ..)",
+                    "tare reads K-quants and writes q6_k alone: q4_0, q8_0 or an MLX format (w4g64, ..)",
                 ),
             ),
             value(&["THREADS"], "threads", To::None("all processors are used")),
         ],
         defaults: &[],
         differs: &[
-            "llama-quantize gives some tensors, the head among them, a wider format than the name says; tare does not",
+            "llama-quantize gives the head of a Q4_0 file Q6_K, or Q8_0 where its columns are no multiples of 256, unless it is \
+             told --pure; tare does so when it is told --head-format",
+            "tare's Q6_K blocks are its own choice of scales and codes, those of Q4_0 and Q8_0 have llama-quantize's bytes",
         ],
         example: "llama-quantize model-BF16.gguf model-Q8_0.gguf Q8_0",
     },

@@ -107,7 +107,11 @@ pub(crate) static TOOLS: &[Tool] = &[
         starts: &[&["pdm", "run", "bench-week2-progression"], &["pdm", "run", "bench-course-progression"]],
         becomes: Becomes::Tare(&["study", "ladder"]),
         flags: &[
-            value(&["--repeats"], "passes over all variants", To::Same("--rounds")),
+            value(
+                &["--repeats"],
+                "passes over all variants",
+                To::None("the study has the rounds that its verdict needs; --rounds N makes a screening of it"),
+            ),
             value(&["--variant"], "an arm", To::None(IN_FILE)),
             value(&["--model"], "model", To::None(IN_FILE)),
             value(&["--input-len"], "prompt tokens", To::None(IN_FILE)),
@@ -130,7 +134,7 @@ pub(crate) static TOOLS: &[Tool] = &[
         defaults: &[],
         differs: &[
             "a study is a file: copy studies/ladder.toml, change model, lengths and arms, and run tare study FILE",
-            "--rounds other than planned makes a screening; without it the study has the rounds that its power needs",
+            "fewer rounds than planned decide nothing: a duet with one candidate needs 12, and two rounds are one sample",
             "their denominator is MLX; tare's is llama.cpp on the same weights, held as a peer",
             "their table divides medians; tare rules on paired rounds, with an A/A arm and a gate",
             "week1 recomputes everything and has a short study of its own: tare study ladder-l1",

@@ -103,6 +103,10 @@ fn a_flag_that_nobody_knows_is_named_with_its_value() {
 fn what_has_no_counterpart_says_why() {
     let t = translate("MTL_CAPTURE_ENABLED=1 pdm run capture-week2 --phase decode").unwrap();
     assert!(t.commands.is_empty() && t.why_none.is_some());
+    assert_eq!(
+        lines("llama-quantize --output-tensor-type Q6_K in.gguf out.gguf Q4_0"),
+        ["tare quantize --head-format q6_k --model in.gguf --output out.gguf --format q4_0"]
+    );
     let t = translate("llama-quantize in.gguf out.gguf Q4_K_M").unwrap();
     let verdict = &t.flags.iter().find(|f| f.flag == "TYPE").unwrap().verdict;
     assert!(matches!(verdict, Verdict::NoCounterpart(why) if why.contains("K-quants")), "{verdict:?}");

@@ -23,6 +23,7 @@ fn a_whole_campaign_is_kept_found_and_verified() {
     assert!((sensitivity.body.derived.slope - 0.90025).abs() < 1e-9, "{:?}", sensitivity.body.derived);
     let decision = specimen::decision_document(specimen::decision(&closing.id, &[&closing.id, &replay.id]));
     ledger.append_document(&decision).unwrap();
+    ledger.append_document(&specimen::accuracy_document()).unwrap();
 
     for target in [root.path(), path.parent().unwrap(), &path] {
         let report = verify(target, Strictness::Committed).unwrap();
@@ -43,7 +44,7 @@ fn a_whole_campaign_is_kept_found_and_verified() {
 fn old_documents_stay_readable_and_valid() {
     let old = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/ledger");
     let report = verify(&old, Strictness::Committed).unwrap();
-    assert!(report.is_ok() && report.files == 8, "{:?}", report.findings);
+    assert!(report.is_ok() && report.files == 9, "{:?}", report.findings);
     let root = tempfile::tempdir().unwrap();
     let folder = specimen::kept(&Ledger::at(root.path())).parent().unwrap().to_path_buf();
     for file in fs::read_dir(&folder).unwrap().map(|f| f.unwrap()) {
@@ -61,6 +62,17 @@ fn a_replay_says_what_its_samples_say() {
 }
 
 #[test]
+fn an_accuracy_says_what_its_tokens_say() {
+    let derived = specimen::accuracy_document().body.derived;
+    assert_eq!((derived.scored, derived.reference_perplexity), (4, 2f64.exp()));
+    let arm = &derived.arms[0];
+    assert_eq!((arm.perplexity, arm.kl_largest, arm.kl_p99, arm.same_best), (2.25f64.exp(), 0.03, 0.03, 0.75));
+    assert!((arm.kl_mean - 0.02).abs() < 1e-15);
+    // A deviation of sqrt(2 / 3) hundredths over two, the root of four tokens.
+    assert!((arm.kl_standard_error - (2.0f64 / 3.0).sqrt() / 200.0).abs() < 1e-15, "{arm:?}");
+}
+
+#[test]
 fn every_schema_knows_the_fields_of_its_kind() {
     let (opening, records) = (specimen::opening(), specimen::records());
     let closing = specimen::closing(specimen::body(&opening, &records));
@@ -70,6 +82,7 @@ fn every_schema_knows_the_fields_of_its_kind() {
         specimen::value(&specimen::replay_document()),
         specimen::value(&specimen::sensitivity_document("id")),
         specimen::value(&specimen::decision_document(specimen::decision("id", &["id"]))),
+        specimen::value(&specimen::accuracy_document()),
     ];
     for (kind, value) in Kind::ALL.into_iter().zip(values) {
         let schema = schema::document_schema(kind);

@@ -101,11 +101,15 @@ fn an_edited_figure_does_not_follow() {
     refused("replay", "derived.remainder_percent", |v| v["body"]["derived"]["remainder_percent"] = json!(1.0));
     refused("replay", "derived.sum_ns", |v| v["body"]["measured"]["groups"][0]["samples_ns"][0] = json!(5_000_000));
     refused("sensitivity", "derived.slope", |v| v["body"]["derived"]["slope"] = json!(1.0));
+    refused("accuracy", "derived.arms", |v| v["body"]["measured"]["arms"][0]["kl"][2] = json!(0.0));
+    refused("accuracy", "derived.reference_perplexity", |v| {
+        v["body"]["measured"]["reference_nll"][0] = json!(0.5);
+    });
 }
 
 #[test]
 fn a_truncated_file_is_no_document() {
-    for kind in ["opening", "campaign", "replay", "sensitivity", "decision"] {
+    for kind in ["opening", "campaign", "replay", "sensitivity", "decision", "accuracy"] {
         let kept = kept();
         let path = kept.file(kind);
         let text = fs::read_to_string(&path).unwrap();
@@ -119,7 +123,7 @@ fn a_truncated_file_is_no_document() {
 
 #[test]
 fn an_edit_without_a_new_id_is_found_by_the_id() {
-    for kind in ["opening", "campaign", "replay", "sensitivity", "decision"] {
+    for kind in ["opening", "campaign", "replay", "sensitivity", "decision", "accuracy"] {
         let kept = kept();
         let path = kept.file(kind);
         let text = fs::read_to_string(&path).unwrap().replace("Fused attention", "Nicer attention");
@@ -259,7 +263,7 @@ fn a_file_in_the_folder_of_another_host_is_out_of_place() {
     fs::rename(kept.root.path().join("vm-2core"), &elsewhere).unwrap();
     let found = kept.found();
     let out_of_place = found.iter().filter(|f| f.contains("folder: expected vm-2core/attention")).count();
-    assert_eq!(out_of_place, 8, "three records and five documents: {found:#?}");
+    assert_eq!(out_of_place, 9, "three records and six documents: {found:#?}");
 }
 
 #[test]
@@ -296,6 +300,22 @@ fn a_sensitivity_rests_on_its_replay() {
     refused("sensitivity", "the delays of round 0 in every round", |v| {
         v["body"]["measured"]["samples"].as_array_mut().unwrap().pop();
     });
+}
+
+#[test]
+fn an_accuracy_has_every_token_of_every_arm() {
+    let arm = |v: &mut Value, field: &str, with: Value| v["body"]["measured"]["arms"][0][field] = with;
+    refused("accuracy", "arms: q4_0:w4a8: kl: expected a value of 0 or more for each of 4 tokens, found 3", |v| {
+        arm(v, "kl", json!([0.01, 0.03, 0.02]))
+    });
+    refused("accuracy", "arms: q4_0:w4a8: nll: expected", |v| arm(v, "nll", json!([1.0, -2.5, 3.0, 2.5])));
+    refused("accuracy", "other_best: expected places", |v| arm(v, "other_best", json!([4])));
+    refused("accuracy", "other_best: expected places", |v| arm(v, "other_best", json!([1, 1])));
+    refused("accuracy", "for each of 5 tokens", |v| v["body"]["measured"]["text"]["window"] = json!(6));
+    refused("accuracy", "reference: expected tare in class f32", |v| {
+        v["body"]["measured"]["reference"]["class"] = json!("bf16");
+    });
+    refused("accuracy", "arms: expected at least one", |v| v["body"]["measured"]["arms"] = json!([]));
 }
 
 #[test]

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use std::path::PathBuf;
 use tare_core::Reading;
 use tare_core::digest::sha256_hex;
+use tare_evidence::accuracy::{Accuracy, AccuracyMeasured, ScoredArm, ScoredText, Scorer};
 use tare_evidence::campaign::{
     Attempt, Campaign, CampaignOutcome, Control, Ended, Pair, PairRole, RecordRef, RoundLog,
 };
@@ -43,6 +44,7 @@ pub(crate) fn study() -> StudyPlan {
             seed: 1,
             prefill_logits: PrefillLogits::Last,
             written_as: None,
+            head_as: None,
         },
         metric: Metric::Decode,
         rounds: ROUNDS as u32,
@@ -195,7 +197,7 @@ pub(crate) fn written(ledger: &Ledger) -> (Document<Campaign>, PathBuf) {
     (closing, path)
 }
 
-/// A ledger with the whole campaign, a replay, a sensitivity and a decision; gives the file of the closing.
+/// A ledger with the whole campaign, a replay, a sensitivity, a decision and an accuracy; gives the file of the closing.
 pub(crate) fn kept(ledger: &Ledger) -> PathBuf {
     let (closing, path) = written(ledger);
     let replay = replay_document();
@@ -203,6 +205,7 @@ pub(crate) fn kept(ledger: &Ledger) -> PathBuf {
     ledger.append_document(&sensitivity_document(&replay.id)).expect("a sensitivity");
     let decision = decision_document(decision(&closing.id, &[&closing.id, &replay.id]));
     ledger.append_document(&decision).expect("a decision");
+    ledger.append_document(&accuracy_document()).expect("an accuracy");
     path
 }
 
@@ -293,6 +296,42 @@ pub(crate) fn decision(campaign: &str, support: &[&str]) -> Decision {
 pub(crate) fn decision_document(decision: Decision) -> Document<Decision> {
     let provenance = specimen::laboratory().provenance;
     Document::seal(about("2026-03-01T15:00:00Z"), provenance, decision).expect("the decision holds together")
+}
+
+/// Six tokens in windows of four, of which four are scored.
+pub(crate) fn accuracy() -> AccuracyMeasured {
+    let scorer = |label: &str, class: &str, format: &str| Scorer {
+        label: label.into(),
+        class: class.into(),
+        file_format: format.into(),
+        head_format: format.into(),
+        weights_values_sha256: "77".repeat(32),
+        peer: None,
+        config: json!({ "threads": 2 }),
+    };
+    AccuracyMeasured {
+        text: ScoredText {
+            name: "text.txt".into(),
+            sha256: "55".repeat(32),
+            ids_sha256: "66".repeat(32),
+            tokens: 6,
+            window: 4,
+        },
+        reference: scorer("reference", "f32", "f32"),
+        reference_nll: vec![1.0, 2.0, 3.0, 2.0],
+        arms: vec![ScoredArm {
+            scorer: scorer("q4_0:w4a8", "w4a8", "q4_0"),
+            nll: vec![1.0, 2.5, 3.0, 2.5],
+            kl: vec![0.01, 0.03, 0.02, 0.02],
+            other_best: vec![1],
+        }],
+    }
+}
+
+pub(crate) fn accuracy_document() -> Document<Accuracy> {
+    let provenance = specimen::laboratory().provenance;
+    let body = Accuracy::of(accuracy()).expect("values for every token");
+    Document::seal(about("2026-03-01T16:00:00Z"), provenance, body).expect("the accuracy holds together")
 }
 
 /// A value as the file of a document has it.

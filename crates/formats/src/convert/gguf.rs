@@ -14,20 +14,25 @@ use tare_core::{DType, Fault, Format, WeightData};
 /// Metadata that describes the packing of the file it stands in, and so is never copied.
 const OF_THE_FILE: [&str; 3] = ["general.file_type", "general.quantization_version", "general.alignment"];
 
-/// Writes `src` with matrices in `format`; gives bytes and number of tensors.
+/// Writes `src` with matrices and the head in these formats; gives bytes and number of tensors.
 pub(super) fn convert(
     src: &ModelFile,
-    format: Format,
+    (matrices, head): (Format, Format),
     out: &Path,
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<(u64, usize), FormatError> {
-    let file_type = file_type(format)?;
+    file_type(head).map_err(|e| e.within("head"))?;
+    let file_type = file_type(matrices)?;
     let factors = factors(&src.config)?;
     let roles = Role::all(&src.config);
     let mut plans = Vec::with_capacity(roles.len() + 1);
     for &role in &roles {
         let w = src.weight(role)?;
-        let format = if role.is_vector() { Format::F32 } else { format };
+        let format = match role {
+            _ if role.is_vector() => Format::F32,
+            _ if is_head(role, &src.config) => head,
+            _ => matrices,
+        };
         check_source(&w, format)?;
         let shape = if role.is_vector() { vec![w.cols()] } else { vec![w.rows(), w.cols()] };
         plans.push(TensorPlan { name: role.gguf(), format, shape });
@@ -36,7 +41,8 @@ pub(super) fn convert(
         plans.push(TensorPlan { name: FACTORS.into(), format: Format::F32, shape: vec![f.len()] });
     }
     let total_bytes = plans.iter().map(TensorPlan::bytes).sum::<Result<u64, Fault>>()?;
-    let metadata = metadata(src, file_type, format)?;
+    let packed = plans.iter().any(|p| p.format.dtype().is_none());
+    let metadata = metadata(src, file_type, packed)?;
     let io = |e| FormatError::io(out, "write", e);
     let mut writer = write(BufWriter::with_capacity(1 << 20, place::create(out)?), &metadata, &plans)?;
     let mut meter = Meter { progress, done: 0, tensors: plans.len(), bytes: 0, total_bytes };
@@ -59,16 +65,22 @@ pub(super) fn convert(
     Ok((total_bytes, plans.len()))
 }
 
-/// `general.file_type` of llama.cpp (`llama_ftype`).
+/// Whether a matrix gives the logits: the head, or the embedding that is tied to it.
+fn is_head(role: Role, config: &ModelConfig) -> bool {
+    role == if config.tied_head { Role::Embed } else { Role::Head }
+}
+
+/// `general.file_type` of llama.cpp (`llama_ftype`): that of most matrices, whatever the head has.
 fn file_type(format: Format) -> Result<u32, FormatError> {
     match format {
         Format::F32 => Ok(0),
         Format::F16 => Ok(1),
         Format::Q4_0 => Ok(2),
         Format::Q8_0 => Ok(7),
+        Format::Q6K => Ok(18),
         Format::BF16 => Ok(32),
         other => {
-            let fault = Fault::new("format", "f32, f16, bf16, q8_0 or q4_0 for a GGUF file", other.to_string());
+            let fault = Fault::new("format", "f32, f16, bf16, q8_0, q4_0 or q6_k for a GGUF file", other.to_string());
             Err(FormatError::Unsupported(fault))
         }
     }
@@ -112,13 +124,13 @@ fn factors(config: &ModelConfig) -> Result<Option<Vec<f32>>, FormatError> {
     Ok(Some(factors))
 }
 
-fn metadata(src: &ModelFile, file_type: u32, format: Format) -> Result<Vec<(String, Value)>, FormatError> {
+fn metadata(src: &ModelFile, file_type: u32, packed: bool) -> Result<Vec<(String, Value)>, FormatError> {
     let mut out = match src.gguf_header() {
         Some(h) => h.metadata.iter().filter(|(k, _)| !OF_THE_FILE.contains(&k.as_str())).cloned().collect(),
         None => described(src)?,
     };
     out.push(("general.file_type".into(), Value::u32(file_type)));
-    if format.dtype().is_none() {
+    if packed {
         out.push(("general.quantization_version".into(), Value::u32(2)));
     }
     Ok(out)

@@ -196,9 +196,9 @@ impl<'m> Held<'m> {
     pub fn judge(&mut self, full: bool) -> Result<Judged, LabError> {
         let timed = self.done.take().ok_or_else(no_request)?;
         // Before the judges take memory of their own.
-        let memory = self.subject.memory(&timed);
+        let (memory, pages) = (self.subject.memory(&timed), self.subject.pages());
         let report = self.report(&timed, full)?;
-        Ok(Judged { device: self.device.take(), ..release(report, timed, memory)? })
+        Ok(Judged { device: self.device.take(), pages, ..release(report, timed, memory)? })
     }
 
     fn report(&mut self, timed: &Timed, full: bool) -> Result<GateReport, LabError> {
@@ -218,14 +218,15 @@ fn release(report: GateReport, timed: Timed, memory: Memory) -> Result<Judged, F
     let rows = timed.rows.available().copied();
     Ok(match report.judge()? {
         Judgement::Passed(gate) => {
-            Judged { gate: gate.report().clone(), tokens, timing: Some(timed.timing()), memory, rows, device: None }
+            let timing = Some(timed.timing());
+            Judged { gate: gate.report().clone(), tokens, timing, memory, rows, device: None, pages: None }
         }
         Judgement::Failed(gate) => {
             // A line has no way to say that a logit is no number; the misses say which.
             let finite = tokens.logits.iter().all(|l| l.is_finite());
             let logits = if finite { tokens.logits } else { Vec::new() };
             let tokens = RowTokens { ids: tokens.ids, logits };
-            Judged { gate: gate.report().clone(), tokens, timing: None, memory, rows, device: None }
+            Judged { gate: gate.report().clone(), tokens, timing: None, memory, rows, device: None, pages: None }
         }
     })
 }

@@ -14,6 +14,7 @@ use tare_evidence::samples::{RowTokens, Timing};
 use crate::build_info::BuildInfo;
 use crate::clock::Baton;
 use crate::facts::ArmFacts;
+use crate::host::Pages;
 use crate::study::ArmSpec;
 use crate::work::ClockedRequest;
 
@@ -111,6 +112,9 @@ pub struct Judged {
     /// What the device did right after the request; left out where there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<Reading<DeviceState>>,
+    /// How the engine's memory lay in pages after the request; left out where another engine ran it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pages: Option<Reading<Pages>>,
 }
 
 impl Ask {

@@ -18,6 +18,7 @@ use crate::clock::Timed;
 use crate::engine_runner::EngineRunner;
 use crate::facts::{self, ArmFacts};
 use crate::gate::{Gate, Run, judge_starts};
+use crate::host::Pages;
 use crate::peers::PeerRunner;
 use crate::rig::Rig;
 use crate::runner::Runner;
@@ -84,6 +85,14 @@ impl Subject {
                     kv_bytes: none(),
                 }
             }
+        }
+    }
+
+    /// How its memory lies in the pages of the host; a peer's is not looked at.
+    pub(super) fn pages(&mut self) -> Option<Reading<Pages>> {
+        match self {
+            Self::Engine(e) => Some(e.engine().pages()),
+            Self::Peer(_) => None,
         }
     }
 

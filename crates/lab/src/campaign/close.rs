@@ -18,7 +18,7 @@ use crate::campaign::design::{Seating, Slot};
 use crate::campaign::journal::{Journal, RoundLog};
 use crate::facts::{self, ArmFacts};
 use crate::gate::{CACHE, ROUNDS_AGREE};
-use crate::host;
+use crate::host::{self, Moment};
 use crate::study::Study;
 use crate::weigh::timing_contract;
 
@@ -57,6 +57,8 @@ impl Closing<'_> {
         let judged: Vec<&Judged> = rounds.iter().map(|r| &r.slots[i]).collect();
         let memory: Vec<_> = judged.iter().map(|j| j.memory.clone()).collect();
         let device: Vec<_> = judged.iter().filter_map(|j| j.device.clone()).collect();
+        let pages: Vec<_> = judged.iter().filter_map(|j| j.pages.clone()).collect();
+        let moment = Moment { quiet: rounds.last().map(|r| &r.quiet), device: &device, pages: &pages };
         let clocked = judged.iter().all(|j| j.timing.as_ref().is_some_and(|t| t.device.is_some()));
         let mut config = facts.config.clone();
         config["rounds"] = json!(rounds.len());
@@ -73,7 +75,7 @@ impl Closing<'_> {
             work: facts.work.clone(),
             arm: facts.arm.clone(),
             provenance: Provenance {
-                host: host::describe(self.host, rounds.last().map(|r| &r.quiet), &device)?,
+                host: host::describe(self.host, moment)?,
                 software: facts.build.software.clone(),
                 source: facts.build.source.clone(),
                 binary_sha256: facts.build.binary_sha256.clone(),
@@ -288,6 +290,7 @@ mod tests {
             },
             rows: None,
             device: None,
+            pages: None,
         }
     }
 

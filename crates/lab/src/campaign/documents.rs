@@ -54,7 +54,7 @@ pub struct Closed {
 impl Writer<'_> {
     fn provenance(&self) -> Result<Provenance, Fault> {
         Ok(Provenance {
-            host: host::describe(self.host, None, &[])?,
+            host: host::describe(self.host, host::Moment::default())?,
             software: self.build.software.clone(),
             source: self.build.source.clone(),
             binary_sha256: self.build.binary_sha256.clone(),

@@ -232,6 +232,31 @@ impl PeerRunner {
         }
     }
 
+    /// Gives position and logits of each token of `ids`, a sequence of its own, to `row`. The shim writes them to `file`,
+    /// which is removed again: a line is no place for millions of numbers.
+    ///
+    /// # Errors
+    /// When the engine refuses, or what it wrote is not a row for each token.
+    pub fn rows(&mut self, ids: &[u32], file: &Path, row: &mut dyn FnMut(usize, &[f32])) -> Result<(), LabError> {
+        let ask = json!({ "op": "score", "ids": ids, "output": file });
+        let answer = shim_answer(&mut self.shim, &ask, self.limits.prefill)?;
+        let ScoreAnswer { rows, vocab } = read(&self.shim, "score", answer)?;
+        let bytes = std::fs::read(file);
+        drop(std::fs::remove_file(file));
+        let bytes = bytes.map_err(|e| self.wrong("score", "a file of logits".into(), e.to_string()))?;
+        let fits = rows == ids.len() && vocab > 0 && rows.checked_mul(vocab * 4) == Some(bytes.len());
+        if !fits {
+            let found = format!("{rows} rows of {vocab} in {} bytes", bytes.len());
+            return Err(self.wrong("score", format!("{} rows of F32 logits", ids.len()), found));
+        }
+        let mut logits = vec![0.0; vocab];
+        for (at, bytes) in bytes.chunks_exact(vocab * 4).enumerate() {
+            logits.iter_mut().zip(bytes.as_chunks::<4>().0).for_each(|(l, b)| *l = f32::from_le_bytes(*b));
+            row(at, &logits);
+        }
+        Ok(())
+    }
+
     fn wrong(&self, op: &str, expected: String, found: String) -> LabError {
         self.shim.fault(op, expected, found).into()
     }
@@ -259,6 +284,12 @@ struct DecodeAnswer {
     ids: Vec<u32>,
     logits: Option<Vec<Option<f32>>>,
     ns: Vec<u64>,
+}
+
+#[derive(Deserialize)]
+struct ScoreAnswer {
+    rows: usize,
+    vocab: usize,
 }
 
 #[derive(Deserialize)]

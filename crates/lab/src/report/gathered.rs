@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use tare_evidence::accuracy::Accuracy;
 use tare_evidence::campaign::Campaign;
 use tare_evidence::decision::Decision;
 use tare_evidence::document::{AnyDocument, Document};
@@ -26,6 +27,7 @@ pub(crate) struct Gathered {
     pub(crate) replays: Vec<Stated<Replay>>,
     pub(crate) sensitivities: Vec<Stated<Sensitivity>>,
     pub(crate) decisions: Vec<Stated<Decision>>,
+    pub(crate) accuracies: Vec<Stated<Accuracy>>,
     /// File and fault, in order of file.
     pub(crate) refused: Vec<(String, String)>,
     /// What verification looked at.
@@ -54,6 +56,7 @@ impl Gathered {
             shelf.documents::<Replay>().map(|d| d.id).collect(),
             shelf.documents::<Sensitivity>().map(|d| d.id).collect(),
             shelf.documents::<Decision>().map(|d| d.id).collect(),
+            shelf.documents::<Accuracy>().map(|d| d.id).collect(),
         ];
         for id in ids.chain(documents.concat()) {
             match ledger.find(&id) {
@@ -76,6 +79,7 @@ impl Gathered {
             AnyDocument::Campaign(d) => self.campaigns.push(Stated { document: *d, state }),
             AnyDocument::Replay(d) => self.replays.push(Stated { document: *d, state }),
             AnyDocument::Decision(d) => self.decisions.push(Stated { document: *d, state }),
+            AnyDocument::Accuracy(d) => self.accuracies.push(Stated { document: *d, state }),
             AnyDocument::Sensitivity(d) => self.sensitivities.push(Stated { document: *d, state }),
             // What an opening says stands in its campaign.
             AnyDocument::Opening(_) => {}

@@ -66,6 +66,14 @@ impl Study {
             let found = format!("{} and {}", w.prompt_tokens, w.output_tokens);
             return Err(Fault::new("work", "at least 1 prompt token and 2 output tokens", found));
         }
+        if let Some(head) = w.head_as.as_ref().filter(|_| w.written_as.is_none()) {
+            return Err(Fault::new(
+                "work.head_as",
+                "none without `written_as`: no file is written",
+                format!("`{head}`"),
+            )
+            .remedy("name the format of the other matrices in `written_as`"));
+        }
         if self.turn_tokens < 2 {
             let expected = "at least 2: the first token of a turn is not timed";
             return Err(Fault::new("turn_tokens", expected, self.turn_tokens.to_string()));
@@ -228,6 +236,7 @@ mod tests {
             ("rounds = 6", "rounds = 0", "and not both"),
             ("rounds = 6", "rounds = 6\nalpha = 1.0", "alpha"),
             ("rounds = 6", "rounds = 6\nturn_tokens = 1", "not timed"),
+            ("output_tokens = 5", "output_tokens = 5\nhead_as = \"q6_k\"", "none without `written_as`"),
             ("output_tokens = 5", "output_tokens = 1", "2 output tokens"),
             ("label = \"other\"", "label = \"a-a\"", "two `a-a`"),
             ("label = \"other\"", "label = \"o t\"", "`o t`"),

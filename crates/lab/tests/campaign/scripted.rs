@@ -218,6 +218,7 @@ impl LiveArm for ScriptedArm {
             },
             rows: None,
             device: None,
+            pages: None,
         })
     }
 }

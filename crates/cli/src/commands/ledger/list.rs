@@ -87,7 +87,7 @@ impl Line {
 /// The host and the limits of the moment.
 fn present() -> Result<Present> {
     Ok(Present {
-        host_class_sha256: host::describe(&Host::read(), None, &[])?.class_sha256,
+        host_class_sha256: host::describe(&Host::read(), host::Moment::default())?.class_sha256,
         thresholds_version: Thresholds::built_in()?.version,
     })
 }
@@ -129,5 +129,9 @@ fn verdicts(document: &AnyDocument) -> (String, Value) {
             (format!("{}: {:.2} of each nanosecond", d.body.measured.group, d.body.derived.slope), Value::Null)
         }
         AnyDocument::Decision(d) => (d.body.verdict.name().to_string(), json!(d.body.verdict)),
+        AnyDocument::Accuracy(d) => {
+            let figures = &d.body.derived;
+            (format!("{} arms over {} tokens", figures.arms.len(), figures.scored), Value::Null)
+        }
     }
 }

@@ -77,6 +77,7 @@ fn study(first: &Document<Campaign>, args: &ReproduceArgs) -> Result<Study> {
         work: WorkSpec {
             model: args.model.clone().unwrap_or_else(|| w.model.clone()),
             written_as: w.written_as.clone().filter(|_| args.model.is_none()),
+            head_as: w.head_as.clone().filter(|_| args.model.is_none()),
             prompt_tokens: w.prompt_tokens as usize,
             output_tokens: w.output_tokens as usize,
             depth: w.depth as usize,

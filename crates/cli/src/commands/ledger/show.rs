@@ -16,7 +16,7 @@ use tare_evidence::stats::{self, Interval, Verdict};
 use tare_evidence::study::{Metric, StudyPlan};
 use tare_evidence::{AnyDocument, Ledger, Record};
 
-use crate::commands::clock;
+use crate::commands::{accuracy, clock};
 
 /// A sample farther than this many median absolute deviations from the median is flagged.
 const FLAGGED_MADS: f64 = 5.0;
@@ -75,6 +75,7 @@ fn document(document: &AnyDocument) {
         AnyDocument::Replay(d) => replay(&d.body),
         AnyDocument::Sensitivity(d) => sensitivity(&d.body),
         AnyDocument::Decision(d) => decision(&d.body),
+        AnyDocument::Accuracy(d) => accuracy::print(d),
     }
 }
 

@@ -25,7 +25,7 @@ const RUNS: usize = 2;
 
 /// Runs the command.
 pub(super) fn run(args: &CheckArgs, settings: &Settings) -> Result<()> {
-    let path = model_path(&args.model, args.written_as.as_deref(), settings)?;
+    let path = model_path(&args.model, (args.written_as.as_deref(), args.head_as.as_deref()), settings)?;
     let model = Model::open(&path.to_string_lossy())?;
     let lengths = Lengths { depth: args.depth, prompt_tokens: args.prompt_tokens, output_tokens: args.max_tokens };
     within_training(args.depth.saturating_add(args.prompt_tokens).saturating_add(args.max_tokens), &model)?;
