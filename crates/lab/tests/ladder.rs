@@ -77,7 +77,7 @@ fn readable(rig: &Rig<'_>) -> BTreeSet<(OpName, bool)> {
 #[test]
 fn each_rung_takes_one_thing_from_what_is_readable() {
     use OpName::{Attention, HeadNorm, Linear, RmsNorm, Rope, SwiGlu};
-    if !detect_isa().has(Isa::Avx2) && !detect_isa().has(Isa::Neon) {
+    if !detect_isa().has(Isa::Avx2) {
         return; // Every kernel of this host is the readable one.
     }
     let (model, class) = (model("w4g128"), Class::by_name("w4a16").unwrap());

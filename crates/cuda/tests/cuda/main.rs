@@ -11,6 +11,7 @@ mod engine;
 mod halves;
 mod neighbours;
 mod operators;
+mod rungs;
 mod steps;
 mod tiles;
 mod times;
