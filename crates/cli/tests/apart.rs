@@ -46,7 +46,7 @@ fn operators_are_measured_and_a_guard_that_was_not_earned_is_refused() {
     assert!(warm.iter().all(|m| m["kernels"].as_array().is_some_and(|k| k.len() >= 2)));
     // The plan asks for the slow kernel, so that the fast one wins: still no study of whole requests stands behind it.
     let plan = home.path("slow.toml");
-    let text = std::fs::read_to_string(tare_testkit::workspace().join("plans/cpu/paged.toml")).unwrap();
+    let text = std::fs::read_to_string(tare_testkit::workspace().join("plans/paged.toml")).unwrap();
     let slow = text.replace("[states]", "[operators]\nrope = \"portable\"\n\n[states]");
     std::fs::write(&plan, &slow).unwrap();
     let path = plan.to_str().unwrap();

@@ -74,6 +74,34 @@ fn a_duet_leaves_an_opening_records_and_a_closing_that_verify() {
 }
 
 #[test]
+fn arms_that_dispatch_the_same_kernels_are_drawn_once() {
+    let home = Home::new();
+    let arms = "[[arms]]\nlabel = \"capacity\"\nplan = \"capacity-cache\"\n[[arms]]\nlabel = \"rung\"\nplan = \"decode-attention\"\n\
+                [[arms]]\nlabel = \"below\"\nplan = \"tiled-prefill\"\n";
+    let path = study(&home, "twins", "under_study = [\"plan\"]\ndesign = \"balanced\"\nrounds = 8", arms);
+    let v = home.json(&["study", text(&path), "--rounds", "2", "--json"]);
+    let body = &v["campaign"]["body"];
+    let twin = |arm: &str| {
+        let pair = body["pairs"].as_array().unwrap().iter().find(|p| p["arm"] == arm).unwrap();
+        pair["identical_to"].clone()
+    };
+    assert_eq!((twin("rung"), twin("below")), ("capacity".into(), Value::Null), "{}", body["pairs"]);
+    let ruled = body["outcome"]["ruled"]["rulings"].as_array().unwrap();
+    assert!(ruled.iter().all(|r| r["arm"] != "rung"), "nothing is ruled on it: {ruled:?}");
+    verified(&home);
+}
+
+#[test]
+fn the_shipped_ladder_shows_its_arms_without_starting_any() {
+    let home = Home::new();
+    let said = home.run(&["study", "ladder-cpu", "--dry-run"]).success().get_output().stdout.clone();
+    let said = String::from_utf8(said).unwrap();
+    for arm in ["readable-kv-cache", "quantized-matvec", "simd-matmul", "decode-attention", "selected", "10 rounds"] {
+        assert!(said.contains(arm), "{said}");
+    }
+}
+
+#[test]
 fn arms_of_other_plans_are_compared_in_balanced_rounds() {
     let home = Home::new();
     let path = study(&home, "plans", "under_study = [\"plan\"]\ndesign = \"balanced\"\nrounds = 4", TWO);

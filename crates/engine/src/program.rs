@@ -28,6 +28,8 @@ impl Program {
     /// # Errors
     /// When the plan does not suit the model or the backend.
     pub(crate) fn new(model: &Model, backend: &mut dyn Backend, config: &EngineConfig) -> Result<Self, ModelError> {
+        // Before the model is packed, which takes its time.
+        config.plan.runs(&backend.describe().name, config.class)?;
         let packed = PackedModel::pack(model, backend)?;
         let (mut executables, mut resolved) = (Vec::new(), Vec::new());
         for bucket in buckets(config.max_rows, config.max_sequences) {

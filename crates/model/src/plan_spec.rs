@@ -4,9 +4,11 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
 use tare_core::Fault;
-use tare_ops::{Isa, OpName, OpShape};
+use tare_ops::{Class, OpName, OpShape};
 
 use crate::guard::{self, Guard};
+use crate::plans::BUILT_IN;
+use crate::strategy::{AUTO, ByRows, Strategy};
 
 /// How a sequence's keys and values are stored from step to step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -20,18 +22,6 @@ pub enum CacheKind {
     Capacity,
     /// In pages of a bounded pool that all sequences share.
     Paged,
-}
-
-/// Which kernels of an operator a plan considers.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub enum Strategy {
-    /// All of them: `auto`.
-    Auto,
-    /// Those that need no more than this level: `avx2`.
-    UpTo(Isa),
-    /// Those whose key starts like this: `linear.q4_0.`.
-    Prefix(String),
 }
 
 /// The six statements that every rung makes about itself.
@@ -67,21 +57,19 @@ pub struct PlanSpec {
     pub page_tokens: Option<usize>,
     /// Strategies of operators; one that is not named is `auto`.
     #[serde(default)]
-    pub operators: BTreeMap<String, Strategy>,
+    pub operators: BTreeMap<String, ByRows>,
+    /// Whether it promises that an answer depends on its request alone: it refuses classes that add in any order.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub deterministic: bool,
+    /// Backends on which it is refused, by name, and why.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub refused: BTreeMap<String, String>,
     /// Kernels that measurements chose for some numbers of rows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub guards: Vec<Guard>,
     /// What it claims.
     pub states: Statements,
 }
-
-/// Plans inside the binary: name and TOML, in the order of the ladder.
-const BUILT_IN: [(&str, &str); 4] = [
-    ("recompute", include_str!("../../../plans/cpu/recompute.toml")),
-    ("kv-cache", include_str!("../../../plans/cpu/kv-cache.toml")),
-    ("capacity-cache", include_str!("../../../plans/cpu/capacity-cache.toml")),
-    ("paged", include_str!("../../../plans/cpu/paged.toml")),
-];
 
 impl PlanSpec {
     /// The plan taken when nobody asks.
@@ -121,9 +109,29 @@ impl PlanSpec {
         Ok(plan)
     }
 
-    /// The strategy for `op`.
-    pub fn strategy(&self, op: OpName) -> &Strategy {
-        self.operators.get(op.name()).unwrap_or(&Strategy::Auto)
+    /// The strategy for calls of `op` of so many rows at the full bucket.
+    pub fn strategy(&self, op: OpName, rows: usize) -> &Strategy {
+        self.operators.get(op.name()).unwrap_or(&AUTO).of(rows)
+    }
+
+    /// Whether the backend of this name runs it in `class`.
+    ///
+    /// # Errors
+    /// Why not, and what to take instead.
+    pub fn runs(&self, backend: &str, class: Class) -> Result<(), Fault> {
+        let at = || format!("plan {}", self.name);
+        if let Some(why) = self.refused.get(backend) {
+            let fault = Fault::new(at(), format!("a plan that {backend} runs"), why.trim());
+            return Err(fault.remedy(self.states.fallback.trim()));
+        }
+        match class.depends_on() {
+            Some(what) if self.deterministic => {
+                let expected = "a class in which an answer depends on its request alone";
+                let found = format!("{}, in which it may depend on {what}", class.name);
+                Err(Fault::new(at(), expected, found).remedy(format!("take class {}", class.plain().name)))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The guard for calls of `op` of this shape that names a kernel which `takes` them, if there is one.
@@ -132,14 +140,19 @@ impl PlanSpec {
     }
 
     fn check(&self) -> Result<(), Fault> {
-        for (op, strategy) in &self.operators {
+        if let Some((backend, _)) = self.refused.iter().find(|(_, why)| why.trim().is_empty()) {
+            return Err(Fault::new(format!("refused.{backend}"), "why", "nothing"));
+        }
+        for (op, strategies) in &self.operators {
             if !OpName::ALL.iter().any(|o| o.name() == op) {
                 let names: Vec<&str> = OpName::ALL.iter().map(|o| o.name()).collect();
                 return Err(Fault::new("operators", format!("one of {}", names.join(", ")), format!("`{op}`")));
             }
-            if let Strategy::Prefix(p) = strategy
-                && !p.starts_with(&format!("{op}."))
-            {
+            let foreign = strategies.each().into_iter().find_map(|s| match s {
+                Strategy::Prefix(p) if !p.starts_with(&format!("{op}.")) => Some(p),
+                _ => None,
+            });
+            if let Some(p) = foreign {
                 return Err(Fault::new(format!("operators.{op}"), format!("a kernel key `{op}.…`"), format!("`{p}`")));
             }
         }
@@ -167,45 +180,6 @@ impl PlanSpec {
         match statements.iter().find(|(_, text)| text.trim().is_empty()) {
             Some((name, _)) => Err(Fault::new(format!("states.{name}"), "a sentence", "nothing")),
             None => Ok(()),
-        }
-    }
-}
-
-const LEVELS: [Isa; 9] = [
-    Isa::Portable,
-    Isa::Neon,
-    Isa::Avx2,
-    Isa::Avx512,
-    Isa::Avx512Vnni,
-    Isa::Avx512Bf16,
-    Isa::Amx,
-    Isa::Cuda,
-    Isa::Hopper,
-];
-
-impl TryFrom<String> for Strategy {
-    type Error = Fault;
-    fn try_from(s: String) -> Result<Self, Fault> {
-        if s == "auto" {
-            return Ok(Self::Auto);
-        }
-        if let Some(level) = LEVELS.into_iter().find(|l| l.name() == s) {
-            return Ok(Self::UpTo(level));
-        }
-        if s.contains('.') {
-            return Ok(Self::Prefix(s));
-        }
-        let levels = LEVELS.map(Isa::name).join(", ");
-        Err(Fault::new("strategy", format!("auto, a level ({levels}) or the start of a kernel key"), format!("`{s}`")))
-    }
-}
-
-impl From<Strategy> for String {
-    fn from(s: Strategy) -> String {
-        match s {
-            Strategy::Auto => "auto".into(),
-            Strategy::UpTo(level) => level.name().into(),
-            Strategy::Prefix(p) => p,
         }
     }
 }

@@ -8,7 +8,8 @@ use tare_formats::config::RopeStyle as FileStyle;
 use tare_ops::plan::{RopeStyle, RopeTable};
 use tare_ops::reference::rope::frequencies;
 use tare_ops::{
-    Backend, Bucket, Class, Fit, ForwardPlan, IsaSet, KvShape, Op, OpCall, OpName, OpShape, Rounding, RowSpace, Variant,
+    Backend, Bucket, Class, Fit, ForwardPlan, IsaSet, KvShape, Op, OpCall, OpName, OpShape, Order, Rounding, RowSpace,
+    Variant,
 };
 
 use crate::{ModelError, PackedModel, PlanSpec, Strategy, decoder};
@@ -68,15 +69,17 @@ pub struct Refusal {
 /// Resolves `spec` for `model` on `backend`.
 ///
 /// # Errors
-/// When the class does not admit a weight, or no kernel of the backend takes a call.
+/// When the plan refuses backend or class, the class does not admit a weight, or no kernel of the backend takes a call.
 pub fn resolve(
     spec: &PlanSpec,
     model: &PackedModel,
     backend: &dyn Backend,
     target: Target,
 ) -> Result<Resolved, ModelError> {
+    let info = backend.describe();
+    spec.runs(&info.name, target.class)?;
+    let isa = info.isa;
     let mut plan = unbound(spec, model, target)?;
-    let isa = backend.describe().isa;
     let mut choices: Vec<Choice> = Vec::new();
     for i in 0..plan.calls.len() {
         let op = plan.calls[i].op.name();
@@ -189,47 +192,81 @@ pub fn op_shape(plan: &ForwardPlan, op: &Op, context: usize) -> OpShape {
     }
 }
 
-/// The kernel that a guard names, else the first that is best for the call, else the first that can take it at all.
-fn choose(
-    (op, shape): (OpName, OpShape),
-    spec: &PlanSpec,
+/// The kernels of a backend, and the levels that may be used.
+pub(crate) type Kernels<'a> = (&'a [Variant], &'a IsaSet);
+
+/// What the strategy of the call's operator and the guards of the plan make of it: the readable kernel, the one that a guard
+/// names, or what the backend prefers.
+fn choose(call: (OpName, OpShape), spec: &PlanSpec, class: Class, kernels: Kernels<'_>) -> Result<Choice, Fault> {
+    let (op, shape) = call;
+    let strategy = spec.strategy(op, shape.rows);
+    if *strategy == Strategy::Readable {
+        return readable(call, class, kernels);
+    }
+    let named = |key: &str| {
+        let (variants, isa) = kernels;
+        let found = variants.iter().find(|v| v.key == key && v.op == op);
+        found.filter(|v| strategy.admits(v).and_then(|()| takes(v, &shape, class, isa)).is_ok())
+    };
+    match spec.guard(op, &shape, |key| named(key).is_some()) {
+        Some(g) => Ok(Choice { guard: Some(g.evidence.clone()), ..taken(call, &g.kernel) }),
+        None => preferred(call, strategy, class, kernels),
+    }
+}
+
+/// The first kernel that is best for the call, else the first that can take it at all.
+pub(crate) fn preferred(
+    call: (OpName, OpShape),
+    strategy: &Strategy,
     class: Class,
-    (variants, isa): (&[Variant], &IsaSet),
+    (variants, isa): Kernels<'_>,
 ) -> Result<Choice, Fault> {
-    let strategy = spec.strategy(op);
-    let admits =
-        |v: &Variant| strategy.admits(v).and_then(|()| class.allows(v.order)).and_then(|()| fit(v, &shape, isa));
+    let (op, shape) = call;
     let mut refused = Vec::new();
     let mut fallback: Option<(&Variant, String)> = None;
-    let taken = |v: &Variant, refused: Vec<Refusal>, fallback| Choice {
-        calls: Vec::new(),
-        op,
-        shape,
-        chosen: v.key.clone(),
-        refused,
-        fallback,
-        guard: None,
-    };
-    let named = |key: &str| variants.iter().find(|v| v.key == key).filter(|v| v.op == op && admits(v).is_ok());
-    if let Some(g) = spec.guard(op, &shape, |key| named(key).is_some())
-        && let Some(v) = named(&g.kernel)
-    {
-        return Ok(Choice { guard: Some(g.evidence.clone()), ..taken(v, refused, None) });
-    }
     for v in variants.iter().filter(|v| v.op == op) {
-        match admits(v) {
-            Ok(None) => return Ok(taken(v, refused, None)),
+        match strategy.admits(v).and_then(|()| takes(v, &shape, class, isa)) {
+            Ok(None) => return Ok(Choice { refused, ..taken(call, &v.key) }),
             Ok(Some(why)) if fallback.is_none() => fallback = Some((v, why)),
             Ok(Some(why)) | Err(why) => refused.push(Refusal { key: v.key.clone(), why }),
         }
     }
     if let Some((v, why)) = fallback {
-        return Ok(taken(v, refused, Some(why)));
+        return Ok(Choice { refused, fallback: Some(why), ..taken(call, &v.key) });
     }
     let found: Vec<String> = refused.iter().map(|r| format!("{}: {}", r.key, r.why)).collect();
     let found = if found.is_empty() { "none for this operator".into() } else { found.join("; ") };
     Err(Fault::new(format!("{op} {}", describe(&shape)), "a kernel that takes it", found)
         .remedy("take another class, plan or format, or lift the limit on the instruction set"))
+}
+
+/// The kernel of the lowest level that takes the call, and of those the one that adds in the reference's order. It is a
+/// fallback when the backend has a better one: a plan that asks for it is slow on purpose, and people are told.
+fn readable(call: (OpName, OpShape), class: Class, kernels: Kernels<'_>) -> Result<Choice, Fault> {
+    let (op, shape) = call;
+    let (variants, isa) = kernels;
+    let best = preferred(call, &Strategy::Auto, class, kernels)?;
+    let of_op = || variants.iter().filter(|v| v.op == op);
+    let fitting = of_op().filter(|v| takes(v, &shape, class, isa).is_ok());
+    let plainest = fitting.min_by_key(|v| (v.isa, v.order != Order::Reference));
+    let Some(chosen) = plainest.filter(|v| v.key != best.chosen) else { return Ok(best) };
+    let why = "the plan asks for the readable kernel";
+    let refusal = |v: &Variant| Refusal {
+        key: v.key.clone(),
+        why: takes(v, &shape, class, isa).err().unwrap_or_else(|| why.to_string()),
+    };
+    let refused = of_op().filter(|v| v.key != chosen.key).map(refusal).collect();
+    Ok(Choice { refused, fallback: Some(why.to_string()), ..taken(call, &chosen.key) })
+}
+
+/// The choice of `key`, with nothing to say about it.
+fn taken((op, shape): (OpName, OpShape), key: &str) -> Choice {
+    Choice { calls: Vec::new(), op, shape, chosen: key.to_string(), refused: Vec::new(), fallback: None, guard: None }
+}
+
+/// Nothing when the kernel is best for a call in this class, the reason when it is a fallback, an error when it cannot.
+fn takes(v: &Variant, shape: &OpShape, class: Class, isa: &IsaSet) -> Result<Option<String>, String> {
+    class.allows(v.order).and_then(|()| fit(v, shape, isa))
 }
 
 /// Nothing when the kernel is best, the reason when it is a fallback, an error when it cannot.
@@ -238,16 +275,6 @@ fn fit(v: &Variant, shape: &OpShape, isa: &IsaSet) -> Result<Option<String>, Str
         Fit::Best => Ok(None),
         Fit::Fallback { why } => Ok(Some(why)),
         Fit::No { why } => Err(why),
-    }
-}
-
-impl Strategy {
-    fn admits(&self, v: &Variant) -> Result<(), String> {
-        match self {
-            Strategy::UpTo(level) if v.isa > *level => Err(format!("the plan stops at {level}")),
-            Strategy::Prefix(p) if !v.key.starts_with(p) => Err(format!("the plan asks for {p}")),
-            _ => Ok(()),
-        }
     }
 }
 
@@ -277,7 +304,7 @@ fn shape_text<S: Serializer>(shape: &OpShape, s: S) -> Result<S::Ok, S::Error> {
 mod tests {
     use super::*;
     use crate::Guard;
-    use tare_ops::{Isa, Order, Slack};
+    use tare_ops::{Isa, Slack};
 
     fn variant(key: &str, isa: Isa, fits: fn(&Variant, &OpShape, &IsaSet) -> Fit) -> Variant {
         Variant {
@@ -329,7 +356,7 @@ mod tests {
             rounding: None,
         };
         let mut spec = PlanSpec::find(PlanSpec::DEFAULT).unwrap();
-        spec.operators.insert("rope".into(), Strategy::try_from(strategy.to_owned()).unwrap());
+        spec.operators.insert("rope".into(), Strategy::try_from(strategy.to_owned()).unwrap().into());
         spec.guards = guards.to_vec();
         choose((OpName::Rope, shape), &spec, Class::by_name(class)?, (&variants, &IsaSet::new(isa.iter().copied())))
     }
@@ -388,6 +415,29 @@ mod tests {
     #[test]
     fn a_level_caps_the_choice() {
         assert_eq!(pick(8, "portable", &[Isa::Avx2]).unwrap().chosen, "rope.few.portable");
+    }
+
+    #[test]
+    fn the_readable_kernel_is_of_the_lowest_level_and_is_named() {
+        let why = Some("the plan asks for the readable kernel");
+        for class in ["f32", "bf16-free"] {
+            let c = in_class(class, 8, "readable", &[Isa::Amx, Isa::Avx2], &[]).unwrap();
+            assert_eq!((c.chosen.as_str(), c.fallback.as_deref()), ("rope.few.portable", why), "{class}");
+            let refused: Vec<&str> = c.refused.iter().map(|r| r.key.as_str()).collect();
+            assert_eq!(refused, ["rope.split.amx", "rope.f32.amx", "rope.few.avx2", "rope.f32.portable"]);
+        }
+        let only = pick(8, "readable", &[]).unwrap();
+        assert_eq!((only.chosen.as_str(), only.fallback), ("rope.few.portable", None), "nothing better was there");
+        let guard = Guard {
+            operator: "rope".into(),
+            kernel: "rope.few.avx2".into(),
+            n: 64,
+            k: 64,
+            rows: [1, 8],
+            evidence: "crossover-1".into(),
+        };
+        let c = guarded(8, "readable", &[Isa::Avx2], &[guard]).unwrap();
+        assert_eq!((c.chosen.as_str(), c.guard), ("rope.few.portable", None), "a strategy goes before a guard");
     }
 
     #[test]

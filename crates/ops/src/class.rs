@@ -159,6 +159,17 @@ impl Class {
         CLASSES.into_iter().find(|c| c.name == name).unwrap_or(self)
     }
 
+    /// What an answer may depend on, to its last bits, beside its request: nothing in the classes in the reference's order,
+    /// which batch, chunks, pages, threads and instruction set cannot change.
+    pub fn depends_on(self) -> Option<&'static str> {
+        match self.order {
+            Order::Reference => None,
+            Order::Free => {
+                Some("how many rows travel with it, its chunks, the threads or blocks that share it, and the kernels")
+            }
+        }
+    }
+
     /// Whether a kernel that adds in `order` may compute in this class; the reason when not.
     ///
     /// # Errors
@@ -224,6 +235,15 @@ mod tests {
             assert!(ordered.allows(Order::Free).unwrap_err().contains(ordered.name));
         }
     }
+
+    #[test]
+    fn answers_depend_on_their_request_alone_unless_sums_have_any_order() {
+        for class in CLASSES {
+            assert_eq!(class.depends_on().is_some(), class.order == Order::Free, "{}", class.name);
+            assert_eq!(class.plain().depends_on(), None, "{}: there is one without", class.name);
+        }
+    }
+
     #[test]
     fn eight_bit_activations_are_for_packed_weights_alone() {
         for (name, plain) in [("w4a8", "w4a16"), ("w8a8", "w8a16")] {

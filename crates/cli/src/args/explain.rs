@@ -8,7 +8,7 @@ use super::{model::HowArgs, model::ModelArgs};
 /// `tare doctor`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "EXAMPLES\n  tare doctor\n  tare doctor --plan paged                    also which kernel runs each operator, and why\n  tare doctor -m smollm2-135m --class f32\n  tare doctor --backend cuda --conformance    whether every kernel gives the bits of the reference on this device"
+    after_help = "EXAMPLES\n  tare doctor\n  tare doctor --plan paged                    also which kernel runs each operator, and why\n  tare doctor -m smollm2-135m --class f32\n  tare doctor --kernels                       the matrix of formats, phases and instruction sets\n  tare doctor --backend cuda --conformance    whether every kernel gives the bits of the reference on this device"
 )]
 pub(crate) struct DoctorArgs {
     /// Show the kernels chosen for this model [default with --plan or --class: the one of `tare next`]
@@ -19,6 +19,12 @@ pub(crate) struct DoctorArgs {
     /// Hold every kernel of the backend against the conformance table, bit for bit
     #[arg(long)]
     pub(crate) conformance: bool,
+    /// Which kernel runs each operator, format and class at one row, few rows and many, on each instruction set
+    #[arg(long)]
+    pub(crate) kernels: bool,
+    /// With --kernels: the ledger whose records say how near to its floor a kernel was
+    #[arg(long, default_value = "evidence", value_name = "FOLDER", value_hint = ValueHint::DirPath)]
+    pub(crate) ledger: PathBuf,
     /// Measure the ceilings again
     #[arg(long)]
     pub(crate) fresh: bool,

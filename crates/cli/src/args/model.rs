@@ -44,7 +44,7 @@ pub(crate) struct HowArgs {
     /// Arithmetic class: f32, bf16, w4a16, w8a16, one of these three with -free, w4a8, w8a8 [default: the one of the file's format]
     #[arg(long, value_name = "CLASS")]
     pub(crate) class: Option<String>,
-    /// Plan: a name (recompute, kv-cache, capacity-cache, paged) or a TOML file [default: paged]
+    /// Plan: a name (paged, deterministic, capacity-cache, a rung such as rmsnorm; a wrong one lists all) or a TOML file [default: paged]
     #[arg(long, value_name = "PLAN")]
     pub(crate) plan: Option<String>,
     /// Highest instruction-set level to use: portable, avx2, avx512 [default: what the host has]

@@ -1,5 +1,7 @@
 //! `tare doctor`: the host, its ceilings, and what would run on it.
 
+mod kernels;
+
 use anyhow::{Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
@@ -27,6 +29,9 @@ use crate::weighing::{ceilings, spinner};
 
 /// Runs the command.
 pub(crate) fn run(args: &DoctorArgs, settings: &Settings) -> Result<()> {
+    if args.kernels {
+        return kernels::run(args, settings);
+    }
     let host = Host::read();
     let cpu = cpu_config(&args.how)?;
     let stored = if args.fresh {
@@ -44,12 +49,14 @@ pub(crate) fn run(args: &DoctorArgs, settings: &Settings) -> Result<()> {
     let quiet = Quietness::observe(std::time::Duration::from_millis(300));
     // A plan or a class means something for a model only: without one, for the model of `tare next`.
     let asks = args.how.plan.is_some() || args.how.class.is_some() || args.how.context.is_some();
-    let engine = match args.model.as_deref().or(asks.then_some(MEASURED_MODEL)) {
+    let (how, engine) = match args.model.as_deref().or(asks.then_some(MEASURED_MODEL)) {
         Some(name) => {
             let model = open_model(name, settings)?;
-            Some(How::of(&args.how, &model, None, settings)?.engine(&model)?)
+            let how = How::of(&args.how, &model, None, settings)?;
+            let engine = how.engine(&model)?;
+            (Some(how), Some(engine))
         }
-        None => None,
+        None => (None, None),
     };
     let cuda = tare_cuda::probe(0);
     let state = cuda.available().map(|_| nvml::state(0));
@@ -66,7 +73,10 @@ pub(crate) fn run(args: &DoctorArgs, settings: &Settings) -> Result<()> {
             "{}",
             json!({ "host": host, "ceilings": stored.ceilings, "quietness": quiet, "isa": cpu.isa,
                     "threads": cpu.threads, "cuda": cuda, "cuda_state": state, "cuda_ceilings": device, "plans": plans,
-                    "pages": engine.as_ref().map(Engine::pages), "conformance": conformance })
+                    "pages": engine.as_ref().map(Engine::pages), "conformance": conformance,
+                    "deterministic": how.as_ref().map(|h| json!({ "class": h.class.name, "holds": h.class.depends_on().is_none(),
+                                                                  "depends_on": h.class.depends_on() })),
+                    "states": how.as_ref().map(|h| &h.plan.states) })
         );
         return refuse_differences(conformance.as_ref());
     }
@@ -78,8 +88,9 @@ pub(crate) fn run(args: &DoctorArgs, settings: &Settings) -> Result<()> {
     state.iter().for_each(print_state);
     device.iter().for_each(print_device);
     conformance.iter().for_each(print_conformance);
-    if let Some(e) = &engine {
+    if let (Some(e), Some(how)) = (&engine, &how) {
         print_pages(&e.pages());
+        print_statements(how);
         print_plans(e);
     }
     refuse_differences(conformance.as_ref())
@@ -252,6 +263,30 @@ fn print_pages(pages: &Reading<BTreeMap<String, PageUse>>) {
             }
         }
         Reading::Unavailable { why } => println!("pages       unavailable: {why}"),
+    }
+}
+
+/// What the plan claims, and on what an answer may depend in the class.
+fn print_statements(how: &How) {
+    let s = &how.plan.states;
+    println!("\nplan {} ({})", how.plan.name, how.plan.rung);
+    for (name, text) in [
+        ("invariant", &s.invariant),
+        ("why faster", &s.why_faster),
+        ("wins", &s.wins),
+        ("loses", &s.loses),
+        ("fallback", &s.fallback),
+        ("misleads", &s.misleads),
+    ] {
+        println!("  {name:11} {}", text.trim());
+    }
+    match how.class.depends_on() {
+        None => println!("class {}: an answer depends on its request alone, to the bit", how.class.name),
+        Some(what) => println!(
+            "class {}: the last bits of an answer may depend on {what}; class {} depends on the request alone",
+            how.class.name,
+            how.class.plain().name
+        ),
     }
 }
 

@@ -2,12 +2,22 @@
 
 use super::table::{Becomes, Flag, To, Tool, switch, value};
 
-/// Their checkpoints that tare has as plans.
-pub(crate) const PLANS: &[(&str, &[&str])] =
-    &[("kv-cache", &["--plan", "kv-cache"]), ("capacity-cache", &["--plan", "capacity-cache"])];
+/// Their checkpoints that tare has as plans. The first two hold dense weights and use no kernel of their own: the nearest are
+/// the plans of the same storage with readable kernels.
+pub(crate) const PLANS: &[(&str, &[&str])] = &[
+    ("kv-cache", &["--plan", "readable-kv-cache"]),
+    ("capacity-cache", &["--plan", "readable-capacity-cache"]),
+    ("quantized-matvec", &["--plan", "quantized-matvec"]),
+    ("simd-matmul", &["--plan", "simd-matmul"]),
+    ("rmsnorm", &["--plan", "rmsnorm"]),
+    ("rope", &["--plan", "rope"]),
+    ("swiglu", &["--plan", "swiglu"]),
+    ("tiled-prefill", &["--plan", "tiled-prefill"]),
+    ("decode-attention", &["--plan", "decode-attention"]),
+    ("selected", &["--plan", "selected"]),
+];
 /// Why another checkpoint has none.
-pub(crate) const NO_PLAN: &str = "no plan of this name (`tare doctor --plan NAME` shows what there is). Rungs that only change kernels, such as \
-     quantized-matvec, are none: every plan multiplies packed weights";
+pub(crate) const NO_PLAN: &str = "no plan of this name (a wrong --plan lists all there are); split-k is a rung that is empty on a processor and on a GPU";
 const MODEL: Flag = value(&["--model"], "model; qwen3-0.6b and the like are aliases of both", To::Same("--model"));
 const SOLUTION: Flag = value(
     &["--solution"],

@@ -209,15 +209,15 @@ fn two_rungs_never_become_one_command_without_a_word() {
 fn a_case_of_a_replay_is_plan_phase_and_tokens_or_no_translation() {
     let replay = |case: &str| translate(&format!("pdm run profile-week2-kernels --model m --case {case}")).unwrap();
     for (case, words) in [
-        ("kv-cache:decode:128", "--plan kv-cache --phase decode --depth 128"),
-        ("capacity-cache:prefill:64", "--plan capacity-cache --phase prefill --prompt-tokens 64"),
+        ("kv-cache:decode:128", "--plan readable-kv-cache --phase decode --depth 128"),
+        ("swiglu:prefill:64", "--plan swiglu --phase prefill --prompt-tokens 64"),
     ] {
         let t = replay(case);
         assert!(t.commands[0].contains(words) && complaints(&t).is_empty(), "{case}: {:?}", t.commands);
     }
     let two = replay("kv-cache:decode:1 --case kv-cache:prefill:2");
     assert!(two.commands.len() == 2 && complaints(&two).is_empty(), "{:?}", two.commands);
-    for case in ["quantized-matvec:decode:1", "kv-cache:train:1", "kv-cache:decode", "kv-cache:decode:x", "odd"] {
+    for case in ["split-k:decode:1", "kv-cache:train:1", "kv-cache:decode", "kv-cache:decode:x", "odd"] {
         let given = replay(case).flags.into_iter().find(|f| f.flag == "--case").unwrap();
         assert!(matches!(given.verdict, Verdict::NotUnderstood(_)), "{case}: {:?}", given.verdict);
     }

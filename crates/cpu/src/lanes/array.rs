@@ -30,6 +30,27 @@ fn pairs<A: Copy, B>(a: [A; LANES], b: [A; LANES], f: impl Fn(A, A) -> B) -> [B;
     std::array::from_fn(|i| f(a[i], b[i]))
 }
 
+/// `a * b + c`, rounded once.
+///
+/// A processor without the instruction makes a call of it, lane by lane. There the product, which is exact in F64, and the
+/// sum are computed in F64, and a sum that is not exact is cut and made odd: rounding an odd sum to F32 cannot meet a tie that
+/// the exact sum does not have (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", 2008).
+#[inline(always)]
+fn fused(a: f32, b: f32, c: f32) -> f32 {
+    if cfg!(any(target_feature = "fma", target_arch = "aarch64")) {
+        return a.mul_add(b, c);
+    }
+    let (product, c) = (f64::from(a) * f64::from(b), f64::from(c));
+    let sum = product + c;
+    // What the sum lost: exactly, whichever of the two is larger (Knuth). No number when the sum is none or infinite.
+    let back = sum - product;
+    let lost = (product - (sum - back)) + (c - back);
+    let bits = sum.to_bits();
+    let inexact = u64::from(lost > 0.0 || lost < 0.0);
+    let inwards = ((lost.to_bits() ^ bits) >> 63) & inexact;
+    f64::from_bits((bits - inwards) | inexact) as f32
+}
+
 impl Lanes for Array {
     const ISA: Isa = Isa::Portable;
     const WIDE: bool = false;
@@ -94,7 +115,11 @@ impl Lanes for Array {
     }
     #[inline(always)]
     fn fma(self, a: V, b: V, c: V) -> V {
-        std::array::from_fn(|i| a[i].mul_add(b[i], c[i]))
+        let mut out = c;
+        for (i, out) in out.iter_mut().enumerate() {
+            *out = fused(a[i], b[i], c[i]);
+        }
+        out
     }
     #[inline(always)]
     fn max(self, a: V, b: V) -> V {
@@ -186,4 +211,45 @@ impl Lanes for Array {
     }
     #[inline(always)]
     fn prefetch(self, _p: *const u8) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Numbers from a fixed sequence (xorshift).
+    fn numbers() -> impl Iterator<Item = u64> {
+        std::iter::successors(Some(0x9e37_79b9_7f4a_7c15_u64), |x| {
+            let x = x ^ (x << 13);
+            let x = x ^ (x >> 7);
+            Some(x ^ (x << 17))
+        })
+    }
+
+    fn agrees(a: f32, b: f32, c: f32) {
+        let (want, got) = (a.mul_add(b, c), fused(a, b, c));
+        let same = want.to_bits() == got.to_bits() || want.is_nan() && got.is_nan();
+        assert!(same, "{a:e} * {b:e} + {c:e}: {want:e}, not {got:e}");
+    }
+
+    #[test]
+    fn a_product_and_a_sum_are_rounded_once() {
+        let (least, most) = (f32::from_bits(1), f32::MAX);
+        let edges = [0.0, 1.0, 1.0 + f32::EPSILON, f32::MIN_POSITIVE, least, most, f32::INFINITY, f32::NAN];
+        let edges: Vec<f32> = edges.into_iter().flat_map(|x| [x, -x]).collect();
+        for a in &edges {
+            for b in &edges {
+                edges.iter().for_each(|c| agrees(*a, *b, *c));
+            }
+        }
+        for x in numbers().step_by(2).take(200_000) {
+            let (a, b) = (f32::from_bits(x as u32), f32::from_bits((x >> 32) as u32));
+            agrees(a, b, f32::from_bits(x.rotate_left(20) as u32));
+            // Of about the size of the product, with few bits: where sums are halfway between two numbers, and cancel.
+            let near = a * b * 2f32.powi((x % 61) as i32 - 30);
+            agrees(a, b, f32::from_bits(near.to_bits() & 0xffe0_0000));
+            let short = |v: f32| f32::from_bits(v.to_bits() & 0xffff_f000);
+            agrees(short(a), short(b), f32::from_bits(near.to_bits() & 0xffe0_0000));
+        }
+    }
 }

@@ -12,6 +12,7 @@ mod engine;
 mod halves;
 mod neighbours;
 mod operators;
+mod rungs;
 mod soak;
 mod steps;
 mod tiles;

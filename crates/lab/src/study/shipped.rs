@@ -1,11 +1,14 @@
 //! The studies inside the binary.
 
 /// Name and TOML, in the order of `tare study --list`.
-pub(super) const STUDIES: [(&str, &str); 19] = [
+pub(super) const STUDIES: [(&str, &str); 22] = [
     ("aa-duet", include_str!("../../../../studies/aa-duet.toml")),
     ("aa-balanced", include_str!("../../../../studies/aa-balanced.toml")),
     ("ladder", include_str!("../../../../studies/ladder.toml")),
     ("ladder-l1", include_str!("../../../../studies/ladder-l1.toml")),
+    ("ladder-cpu", include_str!("../../../../studies/ladder-cpu.toml")),
+    ("deterministic", include_str!("../../../../studies/deterministic.toml")),
+    ("deterministic-cuda", include_str!("../../../../studies/deterministic-cuda.toml")),
     ("eight-bit", include_str!("../../../../studies/eight-bit.toml")),
     ("cpu-q4_0", include_str!("../../../../studies/cpu-q4_0.toml")),
     ("cpu-q8_0", include_str!("../../../../studies/cpu-q8_0.toml")),

@@ -185,7 +185,7 @@ fn a_guard_needs_all_of_them_and_a_refusal_names_the_one_that_lacks() {
 fn a_guard_is_written_behind_what_a_person_wrote() {
     let (warm, cold) = (table(Warmth::Warm), table(Warmth::Cold));
     let guard = earned(&crossovers(&warm)[0], &subject(), (&warm, &cold), (Some(&study()), "0123")).unwrap();
-    let file = tare_testkit::workspace().join("plans/cpu/paged.toml");
+    let file = tare_testkit::workspace().join("plans/paged.toml");
     let plan = std::fs::read_to_string(file).unwrap();
     let text = written(&plan, &guard).unwrap();
     assert!(text.starts_with(plan.trim_end()), "comments and order stay");

@@ -17,11 +17,12 @@ fn resolved(spec: &str, plan: &str, rows: usize) -> Resolved {
 #[test]
 fn built_in_plans_are_the_files_and_say_their_own_name() {
     let names: Vec<_> = PlanSpec::names().collect();
-    assert_eq!(names, ["recompute", "kv-cache", "capacity-cache", "paged"]);
+    let files = std::fs::read_dir(workspace().join("plans")).unwrap();
+    assert_eq!(names.len(), files.count(), "every plan file is inside the binary");
     for name in names {
         let plan = PlanSpec::find(name).unwrap();
         assert_eq!(plan.name, name);
-        let file = workspace().join(format!("plans/cpu/{name}.toml"));
+        let file = workspace().join(format!("plans/{name}.toml"));
         assert_eq!(PlanSpec::find(file.to_str().unwrap()).unwrap(), plan, "by path");
     }
     assert_eq!(PlanSpec::find("kv-cache").unwrap().cache, CacheKind::Concatenate);
@@ -30,7 +31,7 @@ fn built_in_plans_are_the_files_and_say_their_own_name() {
 
 #[test]
 fn plans_with_mistakes_are_refused() {
-    let good = std::fs::read_to_string(workspace().join("plans/cpu/paged.toml")).unwrap();
+    let good = std::fs::read_to_string(workspace().join("plans/paged.toml")).unwrap();
     let refused = |from: &str, to: &str| {
         assert!(good.contains(from), "{from}");
         PlanSpec::parse(&good.replacen(from, to, 1)).unwrap_err().to_string()
@@ -43,6 +44,11 @@ fn plans_with_mistakes_are_refused() {
     assert!(refused("[states]", "[operators]\nmatmul = \"auto\"\n[states]").contains("one of embedding"));
     assert!(refused("[states]", "[operators]\nlinear = \"fast\"\n[states]").contains("fast"));
     assert!(refused("[states]", "[operators]\nlinear = \"rope.f32\"\n[states]").contains("rope.f32"));
+    let halves = "[operators]\nlinear = { few = \"auto\", many = \"rope.f32\" }\n[states]";
+    assert!(refused("[states]", halves).contains("rope.f32"));
+    assert!(refused("[states]", &halves.replace("many", "most")).contains("most"));
+    assert!(refused("[states]", "[refused]\ncpu = \" \"\n[states]").contains("refused.cpu: expected why"));
+    assert!(refused("page_tokens = 16", "page_tokens = 16\ndeterministic = 1").contains("deterministic"));
     let empty = PlanSpec::parse("name = \"x\"\nrung = \"L1\"\ncache = \"recompute\"").unwrap_err().to_string();
     assert!(empty.contains("states"), "{empty}");
     assert!(PlanSpec::find("fastest").unwrap_err().to_string().contains("capacity-cache"));
@@ -50,7 +56,7 @@ fn plans_with_mistakes_are_refused() {
 
 #[test]
 fn guards_are_read_and_those_with_mistakes_refused() {
-    let good = std::fs::read_to_string(workspace().join("plans/cpu/paged.toml")).unwrap();
+    let good = std::fs::read_to_string(workspace().join("plans/paged.toml")).unwrap();
     let with = |guards: &str| PlanSpec::parse(&format!("{good}\n{guards}"));
     let guard = |operator: &str, kernel: &str, rows: &str, evidence: &str| {
         format!(
@@ -95,12 +101,31 @@ fn guards_are_read_and_those_with_mistakes_refused() {
 
 #[test]
 fn strategies_are_read_from_their_names() {
-    let good = std::fs::read_to_string(workspace().join("plans/cpu/paged.toml")).unwrap();
+    let good = std::fs::read_to_string(workspace().join("plans/paged.toml")).unwrap();
     let with = "[operators]\nlinear = \"avx2\"\nattention = \"attention.f32.\"\n[states]";
     let plan = PlanSpec::parse(&good.replace("[states]", with)).unwrap();
-    assert_eq!(*plan.strategy(OpName::Linear), Strategy::UpTo(tare_ops::Isa::Avx2));
-    assert_eq!(*plan.strategy(OpName::Attention), Strategy::Prefix("attention.f32.".into()));
-    assert_eq!(*plan.strategy(OpName::Rope), Strategy::Auto);
+    assert_eq!(*plan.strategy(OpName::Linear, 1), Strategy::UpTo(tare_ops::Isa::Avx2));
+    assert_eq!(*plan.strategy(OpName::Attention, 1), Strategy::Prefix("attention.f32.".into()));
+    assert_eq!(*plan.strategy(OpName::Rope, 1), Strategy::Auto);
+}
+
+#[test]
+fn rungs_are_cumulative() {
+    let rungs = ["readable-capacity-cache", "quantized-matvec", "simd-matmul", "rmsnorm", "rope", "swiglu"];
+    let rungs = [&rungs[..], &["tiled-prefill", "decode-attention"]].concat();
+    let plans: Vec<PlanSpec> = rungs.iter().map(|r| PlanSpec::find(r).unwrap()).collect();
+    for (below, plan) in plans.iter().zip(&plans[1..]) {
+        assert_eq!(plan.cache, below.cache, "{}", plan.name);
+        for op in OpName::ALL {
+            for rows in [1, 256] {
+                let of = |p: &PlanSpec| *p.strategy(op, rows) == Strategy::Readable;
+                assert!(of(below) || !of(plan), "{}: {op} is readable again at {rows} rows", plan.name);
+            }
+        }
+    }
+    assert!(plans.last().unwrap().operators.is_empty(), "nothing is readable at the top");
+    let labels: Vec<String> = plans.iter().map(|p| p.rung.clone()).collect();
+    assert_eq!(labels, ["L3", "L4", "L5", "L6", "L7", "L8", "L9", "L10"]);
 }
 
 #[test]
