@@ -30,6 +30,8 @@ pub mod registry;
 pub mod rows;
 pub mod step;
 mod sync;
+pub mod tiled;
+pub mod tiles;
 pub mod unpack;
 
 pub use backend::{CpuBackend, CpuConfig};

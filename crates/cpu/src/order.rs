@@ -2,6 +2,8 @@
 
 use tare_ops::BufId;
 
+use crate::tiled::Side;
+
 /// Something that stages read and write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resource {
@@ -11,6 +13,8 @@ pub enum Resource {
     Rounded(BufId),
     /// Its copy in 8 bits.
     Codes(BufId),
+    /// Its copy in tiles for one side of a product.
+    Tiled(BufId, Side),
     /// The cache of a layer.
     Cache(u32),
     /// Sines and cosines of the step.

@@ -1,6 +1,7 @@
 //! A plan made ready: buffers allocated, kernels bound, barriers placed.
 
 mod int8;
+mod tiles;
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -16,9 +17,11 @@ use crate::epilogue::{Bias, Epilogue};
 use crate::kernels::attention::{Attention, AttentionFn};
 use crate::kernels::embedding::panels::{Gather, GatherFn};
 use crate::kernels::embedding::{Embedding, EmbeddingFn};
+use crate::kernels::into_tiles::{IntoTiles, IntoTilesFn};
 use crate::kernels::kv_append::KvAppend;
 use crate::kernels::linear::{Linear, LinearFn};
 use crate::kernels::linear_int8::{LinearInt8, LinearInt8Fn};
+use crate::kernels::linear_tiles::{LinearTiles, LinearTilesFn};
 use crate::kernels::norm::{Norm, NormFn};
 use crate::kernels::quantize::{Quantize, QuantizeFn};
 use crate::kernels::rope::{Angles, Rope, RopeFn};
@@ -34,6 +37,7 @@ use crate::order::{Order, Resource};
 use crate::planted::Spin;
 use crate::registry::{Entry, Registry};
 use crate::rows::{Rows, padded};
+use crate::tiled::Tiled;
 
 /// What a stage does.
 #[derive(Clone, Debug)]
@@ -44,6 +48,8 @@ pub enum Task {
     Round(Round, RowSpace),
     /// Activations to 8 bits in front of linears.
     Quantize(QuantizeFn, Quantize, RowSpace),
+    /// Activations to tiles of BF16 in front of linears.
+    IntoTiles(IntoTilesFn, IntoTiles, RowSpace),
     /// Rows of the embedding.
     Embedding(EmbeddingFn, Embedding),
     /// The same, out of panels.
@@ -56,6 +62,8 @@ pub enum Task {
     Linear(LinearFn, Linear, RowSpace),
     /// Matrix product with activations in 8 bits.
     LinearInt8(LinearInt8Fn, LinearInt8, RowSpace),
+    /// Matrix product in tiles.
+    LinearTiles(LinearTilesFn, LinearTiles, RowSpace),
     /// Keys and values into the cache.
     KvAppend(KvAppend),
     /// Attention, and the counter from which its workers take pieces.
@@ -236,6 +244,8 @@ struct Build<'a> {
     rounded: Vec<Option<(Rows, bool)>>,
     /// The copy of each buffer in 8 bits, in the same way.
     codes: Vec<Option<(Codes, bool)>>,
+    /// The copies of each buffer in tiles, one for each side that asks for it, in the same way.
+    tiled: Vec<Vec<(Tiled, bool)>>,
     kept: Vec<Kept>,
     angles: Option<Angles>,
     order: Order,
@@ -252,6 +262,7 @@ impl<'a> Build<'a> {
             rows: Vec::new(),
             rounded: vec![None; plan.buffers.len()],
             codes: vec![None; plan.buffers.len()],
+            tiled: vec![Vec::new(); plan.buffers.len()],
             kept: Vec::new(),
             angles: None,
             order: Order::default(),
@@ -316,6 +327,7 @@ impl<'a> Build<'a> {
             if let Resource::Buffer(id) = w {
                 self.rounded[id.0 as usize].iter_mut().for_each(|(_, fresh)| *fresh = false);
                 self.codes[id.0 as usize].iter_mut().for_each(|(_, fresh)| *fresh = false);
+                self.tiled[id.0 as usize].iter_mut().for_each(|(_, fresh)| *fresh = false);
             }
         }
         self.stages.push(Stage { task, call, barrier });
@@ -352,6 +364,9 @@ impl<'a> Build<'a> {
             (Op::Linear { .. }, Entry::Linear(f)) => self.linear(i, op, f)?,
             (Op::Linear { x, weight, .. }, Entry::LinearInt8 { quantize, product }) => {
                 self.linear_int8(i, op, (*x, *weight), (quantize, product))?;
+            }
+            (Op::Linear { x, weight, .. }, Entry::LinearTiles(kernel)) => {
+                self.linear_tiles(i, op, (*x, *weight), kernel)?;
             }
             (Op::KvAppend { layer, k, v }, Entry::KvAppend) => {
                 let kv = self.plan.kv;

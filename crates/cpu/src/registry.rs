@@ -10,14 +10,19 @@ use crate::dots::Dots;
 use crate::kernels::attention::{self, AttentionFn};
 use crate::kernels::embedding::panels::{GatherFn, OfFormat};
 use crate::kernels::embedding::{self, EmbeddingFn};
+use crate::kernels::into_tiles::{self, IntoTilesFn};
 use crate::kernels::linear::{self, LinearFn};
 use crate::kernels::linear_int8::{self, LinearInt8Fn};
+use crate::kernels::linear_tiles::{self, Bf16Rows, InPanels, LinearTilesFn, Source};
 use crate::kernels::norm::{self, NormFn};
 use crate::kernels::quantize::{self, QuantizeFn};
 use crate::kernels::rope::{self, RopeFn};
 use crate::kernels::sample::{self, SampleFn};
 use crate::kernels::swiglu::{self, SwiGluFn};
 use crate::lanes::{Lanes, array::Array};
+use crate::tiled::Side;
+use crate::tiles::Tiles;
+use crate::tiles::emulated::Emulated;
 use crate::unpack::{self, Unpack};
 
 /// The function behind a key.
@@ -36,6 +41,8 @@ pub enum Entry {
         /// The product.
         product: LinearInt8Fn,
     },
+    /// See [`linear_tiles`].
+    LinearTiles(TilesEntry),
     /// See [`norm`]: rows and heads.
     Norm(NormFn),
     /// See [`rope`].
@@ -57,10 +64,26 @@ pub enum Entry {
     Sample(SampleFn),
 }
 
+/// A linear in tiles.
+#[derive(Clone, Copy, Debug)]
+pub struct TilesEntry {
+    /// Activations to tiles.
+    pub into_tiles: IntoTilesFn,
+    /// The product.
+    pub product: LinearTilesFn,
+    /// The side that activations stand on.
+    pub side: Side,
+    /// Whether weights are read in panels.
+    pub panels: bool,
+}
+
 impl Entry {
     /// Whether it reads its matrix in [`panels`](crate::panels); else as the file has it.
     pub const fn reads_panels(self) -> bool {
-        matches!(self, Entry::Gather(_) | Entry::LinearInt8 { .. })
+        match self {
+            Entry::LinearTiles(kernel) => kernel.panels,
+            _ => matches!(self, Entry::Gather(_) | Entry::LinearInt8 { .. }),
+        }
     }
 }
 
@@ -77,6 +100,8 @@ impl Registry {
         let mut r = Self::default();
         #[cfg(target_arch = "x86_64")]
         {
+            // Before those in the reference's order: the first that is best is taken.
+            r.tiles::<crate::tiles::amx::Amx>();
             r.level::<crate::lanes::avx512::Avx512>();
             r.level::<crate::lanes::avx2::Avx2>();
         }
@@ -92,6 +117,19 @@ impl Registry {
         }
         r.add(OpName::KvAppend, None, Isa::Portable, Entry::KvAppend);
         r.add(OpName::SelectRows, None, Isa::Portable, Entry::SelectRows);
+        r
+    }
+
+    /// The same, and kernels of tiles over emulated ones: they run on every host, slowly, for tests.
+    pub fn emulating_tiles() -> Self {
+        let mut r = Self::new();
+        #[cfg(target_arch = "x86_64")]
+        if crate::lanes::avx512::Avx512::detect().is_some() {
+            r.tiles::<Emulated<crate::lanes::avx512::Avx512>>();
+        } else if crate::lanes::avx2::Avx2::detect().is_some() {
+            r.tiles::<Emulated<crate::lanes::avx2::Avx2>>();
+        }
+        r.tiles::<Emulated<Array>>();
         r
     }
 
@@ -133,6 +171,18 @@ impl Registry {
         }
     }
 
+    /// The kernels written over [`Tiles`], for one instruction set.
+    fn tiles<T: Tiles>(&mut self) {
+        let coded = Format::ALL.into_iter().filter_map(|f| Some((f, visit(f, TilesOf::<T>(PhantomData))?)));
+        for (format, kernel) in [(Format::BF16, TilesEntry::of::<T, Bf16Rows>(false))].into_iter().chain(coded) {
+            let (key, format, isa) = (format!("{}.{format}.tiles.{}", OpName::Linear, T::ISA), Some(format), T::ISA);
+            let slack = if kernel.panels { Slack::Bf16Products } else { Slack::F32 };
+            let (op, order, roundings, fits) = (OpName::Linear, Order::Free, IN_BF16, many_rows);
+            self.variants.push(Variant { key, op, format, isa, order, slack, roundings, fits });
+            self.entries.push(Entry::LinearTiles(kernel));
+        }
+    }
+
     /// The kernels written over [`Lanes`], for one instruction set.
     fn level<L: Lanes>(&mut self) {
         for format in Format::ALL {
@@ -163,6 +213,39 @@ impl<D: Dots> Visit for LinearOf<D> {
     type Output = Entry;
     fn visit<F: Coded>(self) -> Entry {
         Entry::LinearInt8 { quantize: quantize::kernel::<D::L>(), product: linear_int8::kernel::<D, F>() }
+    }
+}
+
+/// What linears in tiles do to activations.
+const IN_BF16: &[Rounding] = &[Rounding::Bf16];
+
+/// Rows from which on tiles are faster than products of single rows.
+const MANY_ROWS: usize = 5;
+
+fn many_rows(v: &Variant, s: &OpShape, _: &IsaSet) -> Fit {
+    if s.rows < MANY_ROWS {
+        return Fit::No { why: format!("takes {MANY_ROWS} rows and more") };
+    }
+    if v.isa != Isa::Amx {
+        return Fit::Fallback { why: "its tiles are emulated".to_string() };
+    }
+    Fit::Best
+}
+
+/// The linear of a format in panels on `T`.
+struct TilesOf<T>(PhantomData<T>);
+
+impl<T: Tiles> Visit for TilesOf<T> {
+    type Output = TilesEntry;
+    fn visit<F: Coded>(self) -> TilesEntry {
+        TilesEntry::of::<T, InPanels<F>>(true)
+    }
+}
+
+impl TilesEntry {
+    fn of<T: Tiles, S: Source>(panels: bool) -> Self {
+        let side = if S::SIDE == Side::Left { Side::Right } else { Side::Left };
+        Self { into_tiles: into_tiles::kernel::<T>(), product: linear_tiles::kernel::<T, S>(), side, panels }
     }
 }
 
