@@ -8,7 +8,7 @@ pub mod attention;
 pub mod embedding;
 pub mod kv_append;
 pub mod linear;
-pub mod linear_int8;
+pub mod linear_int;
 pub mod norm;
 pub mod quantize;
 pub mod rope;

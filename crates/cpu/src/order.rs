@@ -9,7 +9,7 @@ pub enum Resource {
     Buffer(BufId),
     /// Its rounded copy.
     Rounded(BufId),
-    /// Its copy in 8 bits.
+    /// Its copies in integers.
     Codes(BufId),
     /// The cache of a layer.
     Cache(u32),

@@ -115,7 +115,7 @@ impl Step<'_> {
                 Task::Norm(f, call, space) => f(call, self.rows(*space), region),
                 Task::Rope(f, call) => f(call, all, region),
                 Task::Linear(f, call, space) => f(call, self.rows(*space), region, workspace.linear.as_ptr()),
-                Task::LinearInt8(f, call, space) => f(call, self.rows(*space), region),
+                Task::LinearInt(f, call, space) => f(call, self.rows(*space), region),
                 Task::KvAppend(call) => call.run(&self.batch.rows, self.tables, region),
                 Task::Attention(f, call, next) => {
                     let (rows, tables) = (&self.batch.rows[..], self.tables);
