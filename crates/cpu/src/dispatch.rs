@@ -93,9 +93,7 @@ impl Dispatch {
             Task::Norm(_, call, space) => (KERNEL, of(space), fixed("vectors", call.items(of(space)), 1)),
             Task::Rope(_, call) => (KERNEL, all, fixed("heads", call.items(all), 1)),
             Task::Linear(_, call, space) => (KERNEL, of(space), fixed("weight rows", call.weight.rows, linear::GROUP)),
-            Task::LinearInt8(_, call, space) => {
-                (KERNEL, of(space), fixed("weight rows", call.weight.rows, coded::ROWS))
-            }
+            Task::LinearInt(_, call, space) => (KERNEL, of(space), fixed("weight rows", call.weight.rows, coded::ROWS)),
             Task::IntoTiles(_, call, space) => ("tiles", of(space), fixed("runs of 8 tiles", call.items(of(space)), 1)),
             Task::LinearTiles(_, call, space) => {
                 let grid = call.grid(of(space), workers);

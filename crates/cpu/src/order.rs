@@ -11,7 +11,7 @@ pub enum Resource {
     Buffer(BufId),
     /// Its rounded copy.
     Rounded(BufId),
-    /// Its copy in 8 bits.
+    /// Its copies in integers.
     Codes(BufId),
     /// Its copy in tiles for one side of a product.
     Tiled(BufId, Side),

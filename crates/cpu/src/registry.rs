@@ -1,8 +1,14 @@
 //! Every kernel of this backend, the preferred ones first.
 
+mod tiles;
+
+pub use tiles::InTiles;
+use tiles::MANY_ROWS;
+
 use std::marker::PhantomData;
 
 use tare_core::{AffineBits, Format};
+use tare_formats::codec::quants::Coding;
 use tare_ops::{Fit, Isa, IsaSet, OpName, OpShape, Order, Rounding, Slack, Variant};
 
 use crate::coded::{Coded, Visit, visit};
@@ -10,19 +16,14 @@ use crate::dots::Dots;
 use crate::kernels::attention::{self, AttentionFn};
 use crate::kernels::embedding::panels::{GatherFn, OfFormat};
 use crate::kernels::embedding::{self, EmbeddingFn};
-use crate::kernels::into_tiles::{self, IntoTilesFn};
 use crate::kernels::linear::{self, LinearFn};
-use crate::kernels::linear_int8::{self, LinearInt8Fn};
-use crate::kernels::linear_tiles::{self, Bf16Rows, InPanels, LinearTilesFn, Source};
+use crate::kernels::linear_int::{self, LinearIntFn};
 use crate::kernels::norm::{self, NormFn};
 use crate::kernels::quantize::{self, QuantizeFn};
 use crate::kernels::rope::{self, RopeFn};
 use crate::kernels::sample::{self, SampleFn};
 use crate::kernels::swiglu::{self, SwiGluFn};
 use crate::lanes::{Lanes, array::Array};
-use crate::tiled::Side;
-use crate::tiles::Tiles;
-use crate::tiles::emulated::Emulated;
 use crate::unpack::{self, Unpack};
 
 /// The function behind a key.
@@ -34,15 +35,10 @@ pub enum Entry {
     Gather(GatherFn),
     /// See [`linear`](mod@linear).
     Linear(LinearFn),
-    /// See [`linear_int8`].
-    LinearInt8 {
-        /// Activations to 8 bits.
-        quantize: QuantizeFn,
-        /// The product.
-        product: LinearInt8Fn,
-    },
-    /// See [`linear_tiles`].
-    LinearTiles(TilesEntry),
+    /// See [`linear_int`].
+    LinearInt(Integers),
+    /// See [`linear_tiles`](crate::kernels::linear_tiles).
+    LinearTiles(InTiles),
     /// See [`norm`]: rows and heads.
     Norm(NormFn),
     /// See [`rope`].
@@ -64,17 +60,15 @@ pub enum Entry {
     Sample(SampleFn),
 }
 
-/// A linear in tiles.
+/// A linear with activations in integers.
 #[derive(Clone, Copy, Debug)]
-pub struct TilesEntry {
-    /// Activations to tiles.
-    pub into_tiles: IntoTilesFn,
+pub struct Integers {
+    /// Bytes of an integer.
+    pub planes: usize,
+    /// Activations to integers.
+    pub quantize: QuantizeFn,
     /// The product.
-    pub product: LinearTilesFn,
-    /// The side that activations stand on.
-    pub side: Side,
-    /// Whether weights are read in panels.
-    pub panels: bool,
+    pub product: LinearIntFn,
 }
 
 impl Entry {
@@ -82,7 +76,7 @@ impl Entry {
     pub const fn reads_panels(self) -> bool {
         match self {
             Entry::LinearTiles(kernel) => kernel.panels,
-            _ => matches!(self, Entry::Gather(_) | Entry::LinearInt8 { .. }),
+            _ => matches!(self, Entry::Gather(_) | Entry::LinearInt(_)),
         }
     }
 }
@@ -108,28 +102,16 @@ impl Registry {
         r.level::<Array>();
         #[cfg(target_arch = "x86_64")]
         {
-            r.int8::<crate::dots::vnni::Vnni>();
-            r.int8::<crate::lanes::avx2::Avx2>();
+            r.integers::<crate::dots::vnni::Vnni>();
+            r.integers::<crate::lanes::avx2::Avx2>();
         }
-        r.int8::<Array>();
+        r.integers::<Array>();
         for (format, gather) in Format::ALL.into_iter().filter_map(|f| Some((f, visit(f, OfFormat)?))) {
-            r.eight_bits((OpName::Embedding, format, Isa::Portable), Entry::Gather(gather), always);
+            let what = (OpName::Embedding, format, "panels", Isa::Portable);
+            r.over_panels(what, (Order::Reference, Slack::F32, Rounding::ALL), Entry::Gather(gather), gathered);
         }
         r.add(OpName::KvAppend, None, Isa::Portable, Entry::KvAppend);
         r.add(OpName::SelectRows, None, Isa::Portable, Entry::SelectRows);
-        r
-    }
-
-    /// The same, and kernels of tiles over emulated ones: they run on every host, slowly, for tests.
-    pub fn emulating_tiles() -> Self {
-        let mut r = Self::new();
-        #[cfg(target_arch = "x86_64")]
-        if crate::lanes::avx512::Avx512::detect().is_some() {
-            r.tiles::<Emulated<crate::lanes::avx512::Avx512>>();
-        } else if crate::lanes::avx2::Avx2::detect().is_some() {
-            r.tiles::<Emulated<crate::lanes::avx2::Avx2>>();
-        }
-        r.tiles::<Emulated<Array>>();
         r
     }
 
@@ -148,38 +130,36 @@ impl Registry {
             Some(f) => format!("{op}.{f}.{isa}"),
             None => format!("{op}.{isa}"),
         };
-        let fits = if matches!(entry, Entry::KvAppend | Entry::SelectRows) { always } else { best_level };
+        let fits = match entry {
+            Entry::KvAppend | Entry::SelectRows => always,
+            Entry::Linear(_) | Entry::Embedding(_) => of_the_file,
+            _ => best_level,
+        };
         let (order, slack, roundings) = (Order::Reference, Slack::F32, Rounding::FLOATING);
         self.variants.push(Variant { key, op, format, isa, order, slack, roundings, fits });
         self.entries.push(entry);
     }
 
-    /// A kernel that reads panels.
-    fn eight_bits(&mut self, (op, format, isa): (OpName, Format, Isa), entry: Entry, fits: Fits) {
-        let (key, format) = (format!("{op}.{format}.a8.{isa}"), Some(format));
-        let (order, slack, roundings) = (Order::Reference, Slack::F32, EIGHT_BITS);
+    /// A kernel that reads panels, with a word in its key for how it goes about it.
+    fn over_panels(
+        &mut self,
+        (op, format, word, isa): (OpName, Format, &str, Isa),
+        (order, slack, roundings): (Order, Slack, &'static [Rounding]),
+        entry: Entry,
+        fits: Fits,
+    ) {
+        let (key, format) = (format!("{op}.{format}.{word}.{isa}"), Some(format));
         self.variants.push(Variant { key, op, format, isa, order, slack, roundings, fits });
         self.entries.push(entry);
     }
 
     /// The linears written over [`Dots`], for one instruction set.
-    fn int8<D: Dots>(&mut self) {
+    fn integers<D: Dots>(&mut self) {
         for format in Format::ALL {
-            if let Some(entry) = visit(format, LinearOf::<D>(PhantomData)) {
-                self.eight_bits((OpName::Linear, format, D::ISA), entry, best_of_dots);
-            }
-        }
-    }
-
-    /// The kernels written over [`Tiles`], for one instruction set.
-    fn tiles<T: Tiles>(&mut self) {
-        let coded = Format::ALL.into_iter().filter_map(|f| Some((f, visit(f, TilesOf::<T>(PhantomData))?)));
-        for (format, kernel) in [(Format::BF16, TilesEntry::of::<T, Bf16Rows>(false))].into_iter().chain(coded) {
-            let (key, format, isa) = (format!("{}.{format}.tiles.{}", OpName::Linear, T::ISA), Some(format), T::ISA);
-            let slack = if kernel.panels { Slack::Bf16Products } else { Slack::F32 };
-            let (op, order, roundings, fits) = (OpName::Linear, Order::Free, IN_BF16, many_rows);
-            self.variants.push(Variant { key, op, format, isa, order, slack, roundings, fits });
-            self.entries.push(Entry::LinearTiles(kernel));
+            let Some([eight, sixteen]) = visit(format, LinearOf::<D>(PhantomData)) else { continue };
+            let what = |word| (OpName::Linear, format, word, D::ISA);
+            self.over_panels(what("a8"), (Order::Reference, Slack::F32, EIGHT_BITS), eight, best_of_dots);
+            self.over_panels(what("i16"), (Order::Free, Slack::Int16Blocks, SIXTEEN_BITS), sixteen, best_of_dots);
         }
     }
 
@@ -203,50 +183,23 @@ impl Registry {
 /// When a kernel fits.
 type Fits = fn(&Variant, &OpShape, &IsaSet) -> Fit;
 
-/// What linears over panels do to activations.
+/// What linears over integers of 8 bits do to activations.
 const EIGHT_BITS: &[Rounding] = &[Rounding::Int8];
+/// What those over integers of 15 bits do, beside making them.
+const SIXTEEN_BITS: &[Rounding] = &[Rounding::Bf16];
 
-/// The linear of a format on `D`.
+/// The linears of a format on `D`: with activations in integers of 8 and of 15 bits.
 struct LinearOf<D>(PhantomData<D>);
 
 impl<D: Dots> Visit for LinearOf<D> {
-    type Output = Entry;
-    fn visit<F: Coded>(self) -> Entry {
-        Entry::LinearInt8 { quantize: quantize::kernel::<D::L>(), product: linear_int8::kernel::<D, F>() }
+    type Output = [Entry; 2];
+    fn visit<F: Coded>(self) -> [Entry; 2] {
+        [integers::<D, F, 1>(), integers::<D, F, 2>()].map(Entry::LinearInt)
     }
 }
 
-/// What linears in tiles do to activations.
-const IN_BF16: &[Rounding] = &[Rounding::Bf16];
-
-/// Rows from which on tiles are faster than products of single rows.
-const MANY_ROWS: usize = 5;
-
-fn many_rows(v: &Variant, s: &OpShape, _: &IsaSet) -> Fit {
-    if s.rows < MANY_ROWS {
-        return Fit::No { why: format!("takes {MANY_ROWS} rows and more") };
-    }
-    if v.isa != Isa::Amx {
-        return Fit::Fallback { why: "its tiles are emulated".to_string() };
-    }
-    Fit::Best
-}
-
-/// The linear of a format in panels on `T`.
-struct TilesOf<T>(PhantomData<T>);
-
-impl<T: Tiles> Visit for TilesOf<T> {
-    type Output = TilesEntry;
-    fn visit<F: Coded>(self) -> TilesEntry {
-        TilesEntry::of::<T, InPanels<F>>(true)
-    }
-}
-
-impl TilesEntry {
-    fn of<T: Tiles, S: Source>(panels: bool) -> Self {
-        let side = if S::SIDE == Side::Left { Side::Right } else { Side::Left };
-        Self { into_tiles: into_tiles::kernel::<T>(), product: linear_tiles::kernel::<T, S>(), side, panels }
-    }
+fn integers<D: Dots, F: Coded, const P: usize>() -> Integers {
+    Integers { planes: P, quantize: quantize::kernel::<D::L, P>(), product: linear_int::kernel::<D, F, P>() }
 }
 
 fn of_format<L: Lanes>(format: Format) -> (LinearFn, EmbeddingFn) {
@@ -273,6 +226,33 @@ fn both<L: Lanes, F: Unpack>() -> (LinearFn, EmbeddingFn) {
 
 fn always(_: &Variant, _: &OpShape, _: &IsaSet) -> Fit {
     Fit::Best
+}
+
+/// Whether the weight of a call lies in panels: in packed formats, for 8-bit activations and in classes in any order. Class
+/// and format alone say so, so that all who read a weight agree, whatever the bucket.
+fn in_panels(s: &OpShape) -> bool {
+    let packed = s.format.is_some_and(|f| Coding::of(f).is_some());
+    packed && s.rounding.is_some_and(|r| r == Rounding::Int8 || s.order == Order::Free)
+}
+
+/// Kernels that read a matrix as the file has it.
+fn of_the_file(v: &Variant, s: &OpShape, isa: &IsaSet) -> Fit {
+    if in_panels(s) {
+        return Fit::No { why: "reads weights as the file has them, which this class keeps in panels".to_string() };
+    }
+    if v.op == OpName::Linear && s.order == Order::Free && s.rows >= MANY_ROWS {
+        let why = format!("multiplies many rows in F32, for which there are kernels of tiles ({})", Isa::Amx);
+        return Fit::Fallback { why };
+    }
+    best_level(v, s, isa)
+}
+
+/// Rows of a table that lies in panels.
+fn gathered(_: &Variant, s: &OpShape, _: &IsaSet) -> Fit {
+    if in_panels(s) {
+        return Fit::Best;
+    }
+    Fit::No { why: "reads a table in panels, and this one lies as the file has it".to_string() }
 }
 
 /// Best on the highest level that the host has a kernel for; a fallback below it.

@@ -117,7 +117,7 @@ impl Step<'_> {
                 Task::Norm(f, call, space) => f(call, self.rows(*space), region),
                 Task::Rope(f, call) => f(call, all, region),
                 Task::Linear(f, call, space) => f(call, self.rows(*space), region, workspace.linear.as_ptr()),
-                Task::LinearInt8(f, call, space) => f(call, self.rows(*space), region),
+                Task::LinearInt(f, call, space) => f(call, self.rows(*space), region),
                 Task::LinearTiles(f, call, space) => f(call, self.rows(*space), region, workspace.linear.as_ptr()),
                 Task::KvAppend(call) => call.run(&self.batch.rows, self.tables, region),
                 Task::Attention(f, call, next) => {

@@ -6,7 +6,7 @@ use super::{Build, Task, step_memory};
 use crate::kernels::into_tiles::IntoTiles;
 use crate::kernels::linear_tiles::{LinearTiles, Weights};
 use crate::order::Resource;
-use crate::registry::TilesEntry;
+use crate::registry::InTiles;
 use crate::tiled::Tiled;
 
 impl Build<'_> {
@@ -16,7 +16,7 @@ impl Build<'_> {
         i: usize,
         op: &Op,
         (x, weight): (BufId, WeightId),
-        kernel: TilesEntry,
+        kernel: InTiles,
     ) -> Result<(), OpError> {
         let tiled = self.tiled(i, x, kernel)?;
         let weight =
@@ -28,7 +28,7 @@ impl Build<'_> {
     }
 
     /// The copy of a buffer in tiles for a side, made by a stage unless it is there already.
-    fn tiled(&mut self, i: usize, x: BufId, kernel: TilesEntry) -> Result<Tiled, OpError> {
+    fn tiled(&mut self, i: usize, x: BufId, kernel: InTiles) -> Result<Tiled, OpError> {
         let (at, side) = (x.0 as usize, kernel.side);
         let known = self.tiled[at].iter().position(|(copy, _)| copy.side == side);
         let place = match known {
