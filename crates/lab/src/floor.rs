@@ -16,8 +16,8 @@ pub const FLOP_CEILING: &str = "fma-f32";
 /// Name of the ceiling that bounds the operations of a plan with 8-bit activations. It is not measured, so that floors of
 /// such plans stand on bytes: F32 multiply-adds bound no integer product.
 pub const INT8_CEILING: &str = "dot-int8";
-/// Name of the ceiling that bounds operations of products in any order: on tensor cores, tiles or integers. On the processor
-/// it is not measured: floors stand on bytes there.
+/// Name of the ceiling that bounds operations of products in any order: on tensor cores, tiles or integers. On a processor
+/// it is that of tiles out of L2, which nothing else comes near; without tiles floors stand on bytes.
 pub const PRODUCT_CEILING: &str = "products-bf16";
 
 /// The ceiling of the operations of a class: products with sums in any order are no F32 multiply-adds.
@@ -68,18 +68,16 @@ impl Pace {
     /// with sums in `order`.
     pub fn of(ceilings: &Ceilings, threads: usize, order: Order) -> Self {
         let r = &ceilings.readings;
-        let (bytes, flops) = if threads == 1 {
-            (&r.read_1t_bytes_per_s, &r.fma_f32_1t_flop_per_s)
+        let (bytes, flops, tiles) = if threads == 1 {
+            (&r.read_1t_bytes_per_s, &r.fma_f32_1t_flop_per_s, &r.tiles_1t_flop_per_s)
         } else {
-            (&r.read_all_bytes_per_s, &r.fma_f32_all_flop_per_s)
+            (&r.read_all_bytes_per_s, &r.fma_f32_all_flop_per_s, &r.tiles_all_flop_per_s)
         };
         let flops_per_s = match order {
-            Order::Reference => flops.clone(),
-            Order::Free => {
-                Reading::unavailable("products in any order have no ceiling that is measured on a processor")
-            }
+            Order::Reference => flops,
+            Order::Free => tiles,
         };
-        Self { bytes_per_s: bytes.clone(), flops_per_s }
+        Self { bytes_per_s: bytes.clone(), flops_per_s: flops_per_s.clone() }
     }
 
     /// The ceilings of a device, for a class with sums in `order`: products of a free class run on tensor cores.

@@ -27,6 +27,8 @@ const RELATIVE: f64 = 1.0 / 131_072.0;
 const BF16: f64 = 1.0 / 256.0;
 /// Numbers so small may be lost: units that multiply in BF16 need not keep those below the least normal one.
 const LOST: f64 = 1e-36;
+/// The same of an operand of a product, which loses it times the other one.
+const LEAST: f64 = f32::MIN_POSITIVE as f64;
 /// The steepest that `x / (1 + e^-x)` is.
 const SILU_SLOPE: f64 = 1.1;
 
@@ -186,10 +188,12 @@ pub fn products(weight: &Weight, slack: Slack, of: Range<usize>, x: &[Taken]) ->
         for (w, x) in w.iter_mut().zip(&row) {
             *w = f64::from(if slack == Slack::Bf16Products { round_bf16(*x) } else { *x });
         }
+        let weights: f64 = w.iter().map(|w| w.abs()).sum();
         for ((x, sizes), bounds) in x.iter().zip(&sizes).zip(&mut bounds) {
             let open: f64 = x.open.iter().map(|(k, by)| by * w[*k].abs()).sum();
+            let lost = LEAST * (weights + sizes.iter().sum::<f64>());
             bounds.value.push(dot(&x.value, &w));
-            bounds.limit.push(SUM * dot(sizes, &largest) + open + LOST);
+            bounds.limit.push(SUM * dot(sizes, &largest) + open + lost + LOST);
         }
     }
     bounds

@@ -9,7 +9,7 @@ use super::{Entry, Registry};
 use crate::coded::{Coded, Visit, visit};
 use crate::kernels::into_tiles::{self, IntoTilesFn};
 use crate::kernels::linear_tiles::{self, Bf16Rows, InPanels, LinearTilesFn, Source};
-use crate::lanes::{Lanes, array::Array};
+use crate::lanes::array::Array;
 use crate::tiled::Side;
 use crate::tiles::Tiles;
 use crate::tiles::emulated::Emulated;
@@ -38,12 +38,6 @@ impl Registry {
     /// Every kernel, and those of tiles over emulated ones as well: they run on every host, slowly, for tests.
     pub fn emulating_tiles() -> Self {
         let mut r = Self::new();
-        #[cfg(target_arch = "x86_64")]
-        if crate::lanes::avx512::Avx512::detect().is_some() {
-            r.tiles::<Emulated<crate::lanes::avx512::Avx512>>();
-        } else if crate::lanes::avx2::Avx2::detect().is_some() {
-            r.tiles::<Emulated<crate::lanes::avx2::Avx2>>();
-        }
         r.tiles::<Emulated<Array>>();
         r
     }
@@ -86,5 +80,52 @@ impl<T: Tiles> Visit for OfFormat<T> {
     type Output = InTiles;
     fn visit<F: Coded>(self) -> InTiles {
         InTiles::of::<T, InPanels<F>>(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shape(format: Format, rows: usize, order: Order) -> OpShape {
+        OpShape {
+            rows,
+            n: 64,
+            k: 256,
+            format: Some(format),
+            heads: 0,
+            kv_heads: 0,
+            head_size: 0,
+            kv_element_bytes: 0,
+            context: 0,
+            rounding: Some(Rounding::Bf16),
+            order,
+        }
+    }
+
+    /// The first kernel that is best on a host with these levels, of those whose order the class allows.
+    fn best(s: &OpShape, isa: &IsaSet) -> Option<String> {
+        let allowed = |v: &&Variant| v.op == OpName::Linear && (s.order == Order::Free || v.order == Order::Reference);
+        let registry = Registry::new();
+        let found = registry.variants().iter().filter(allowed).find(|v| v.fit(s, isa) == Fit::Best);
+        found.map(|v| v.key.clone())
+    }
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn many_rows_of_free_classes_are_for_tiles() {
+        let amx = IsaSet::new([Isa::Avx2, Isa::Avx512, Isa::Avx512Vnni, Isa::Avx512Bf16, Isa::Amx]);
+        let without = amx.up_to(Isa::Avx512Bf16);
+        for (format, few) in [(Format::BF16, "linear.bf16.avx512"), (Format::Q4_0, "linear.q4_0.i16.avx512vnni")] {
+            let (tiles, ordered) = (format!("linear.{format}.tiles.amx"), format!("linear.{format}.avx512"));
+            let of = |rows, order, isa| best(&shape(format, rows, order), isa);
+            assert_eq!(of(MANY_ROWS, Order::Free, &amx), Some(tiles));
+            assert_eq!(of(MANY_ROWS - 1, Order::Free, &amx), Some(few.to_string()));
+            assert_eq!(of(512, Order::Reference, &amx), Some(ordered), "class in the reference's order");
+            assert_ne!(of(512, Order::Free, &without), of(512, Order::Free, &amx));
+        }
+        let named =
+            Registry::new().find("linear.bf16.avx512").unwrap().0.fit(&shape(Format::BF16, 64, Order::Free), &without);
+        assert!(matches!(named, Fit::Fallback { ref why } if why.contains("amx")), "{named:?}");
     }
 }

@@ -11,6 +11,9 @@ use crate::panels::Panels;
 use crate::tiled::Side;
 use crate::tiles::{ROW_BYTES, TILE_BYTES, Tiles};
 
+/// Columns of a run of nibbles.
+const RUN: usize = 8;
+
 /// Panels of format `F`.
 #[derive(Debug)]
 pub struct InPanels<F> {
@@ -33,18 +36,23 @@ impl<F: Coded> Source for InPanels<F> {
         let (l, panel) = (t.lanes(), self.panels.panel(n));
         for step in steps.clone() {
             let block = panel.wrapping_add(step / F::UNITS * self.panels.block_bytes);
-            let codes = block.wrapping_add(step % F::UNITS * F::UNIT_BYTES);
+            let unit = block.wrapping_add(step % F::UNITS * F::UNIT_BYTES);
             let scales = block.wrapping_add(F::UNITS * F::UNIT_BYTES);
             let to = to.wrapping_add((step - steps.start) * TILE_BYTES);
             for half in 0..2 {
                 let group = (step % F::UNITS * UNIT + half * UNIT / 2) / F::GROUP;
                 // SAFETY: a unit of the panel and the scales of its block; room for a tile.
                 unsafe {
-                    let (scale, bias) = F::Scales::of(l, scales, group, self.panels.dtype);
-                    for pair in half * UNIT / 4..(half + 1) * UNIT / 4 {
-                        let even = weights::<T, F>(t, codes, 2 * pair, (scale, bias));
-                        let odd = weights::<T, F>(t, codes, 2 * pair + 1, (scale, bias));
-                        t.store_pairs(to.add(pair * ROW_BYTES), even, odd);
+                    let scales = F::Scales::of(l, scales, group, self.panels.dtype);
+                    for i in 2 * half..2 * half + 2 {
+                        let (run, to) = (Run::<T::L, F>::new(l, unit, i), to.add(i * RUN / 2 * ROW_BYTES));
+                        t.store_pairs(to, run.weights::<0>(l, scales), run.weights::<1>(l, scales));
+                        let to = to.add(ROW_BYTES);
+                        t.store_pairs(to, run.weights::<2>(l, scales), run.weights::<3>(l, scales));
+                        let to = to.add(ROW_BYTES);
+                        t.store_pairs(to, run.weights::<4>(l, scales), run.weights::<5>(l, scales));
+                        let to = to.add(ROW_BYTES);
+                        t.store_pairs(to, run.weights::<6>(l, scales), run.weights::<7>(l, scales));
                     }
                 }
             }
@@ -65,49 +73,61 @@ impl<F: Coded> Source for InPanels<F> {
     }
 }
 
-/// Lanes of a vector of weights.
-type V<T> = <<T as Tiles>::L as Lanes>::V;
-
-/// Column `k` of a unit: the weights of 16 rows, with the two roundings of the format.
-///
-/// # Safety
-/// The codes of a unit lie at `unit`.
-#[inline(always)]
-unsafe fn weights<T: Tiles, F: Coded>(t: T, unit: *const u8, k: usize, (scale, bias): (V<T>, V<T>)) -> V<T> {
-    let l = t.lanes();
-    // SAFETY: the caller's promise.
-    let centered = unsafe { centered::<T::L, F>(l, unit, k) };
-    let scaled = l.mul(centered, scale);
-    if F::Scales::CENTER.is_none() { l.add(scaled, bias) } else { scaled }
+/// The codes of eight columns of 16 rows: see [`crate::coded`] for where they lie. Where a column's bits are is known to the
+/// compiler, column by column.
+struct Run<L: Lanes, F> {
+    /// Nibbles of all columns twice, or bytes of four columns and of the four after them.
+    low: [L::Q; 2],
+    /// Upper bits, moved so that those of the first four columns come first in each byte.
+    upper: L::Q,
+    format: PhantomData<F>,
 }
 
-/// Column `k` of the codes of a unit, less their center: see [`crate::coded`] for where they lie.
-///
-/// # Safety
-/// The codes of a unit lie at `unit`.
-#[inline(always)]
-unsafe fn centered<L: Lanes, F: Coded>(l: L, unit: *const u8, k: usize) -> L::V {
-    let center = F::Scales::CENTER.unwrap_or(0) as f32;
-    let byte = 8 * (k % 4) as u32;
-    // SAFETY: runs of a unit of so many bits.
-    unsafe {
-        if F::BITS == 8 {
-            let codes = l.and(l.shr(l.words(unit.add(k / 4 * 64)), byte), 255);
-            return l.sub(l.to_f32(codes), l.splat(center));
+impl<L: Lanes, F: Coded> Run<L, F> {
+    /// Run `i < 4` of a unit.
+    ///
+    /// # Safety
+    /// The codes of a unit lie at `unit`.
+    #[inline(always)]
+    unsafe fn new(l: L, unit: *const u8, i: usize) -> Self {
+        // SAFETY: the runs of a unit of so many bits.
+        unsafe {
+            let low = match F::BITS {
+                8 => [l.words(unit.add(128 * i)), l.words(unit.add(128 * i + 64))],
+                _ => [l.words(unit.add(64 * i)); 2],
+            };
+            let upper = match F::BITS {
+                5 => l.shr(l.words(unit.add(256)), 2 * i as u32),
+                6 => l.shr(l.words(unit.add(256 + 64 * (i / 2))), 4 * (i % 2) as u32),
+                _ => low[0],
+            };
+            Self { low, upper, format: PhantomData }
         }
-        let nibbles = l.shr(l.words(unit.add(k / 8 * 64)), byte + (k % 8 / 4 * 4) as u32);
+    }
+
+    /// The weights of column `C < 8`, with the two roundings of the format.
+    #[inline(always)]
+    fn weights<const C: usize>(&self, l: L, (scale, bias): (L::V, L::V)) -> L::V {
+        let center = F::Scales::CENTER.unwrap_or(0) as f32;
+        let (byte, second) = (8 * (C % 4) as u32, (C / 4) as u32);
         let codes = match F::BITS {
-            5 => {
-                let fifth = l.shr(l.words(unit.add(256)), byte + (k / 4) as u32);
-                l.or_shl(l.and(nibbles, 15), l.and(fifth, 1), 4)
+            8 => l.and(l.shr(self.low[C / 4], byte), 255),
+            bits => {
+                let nibbles = l.shr(self.low[0], byte + 4 * second);
+                match bits {
+                    5 => l.or_shl(l.and(nibbles, 15), l.and(l.shr(self.upper, byte + second), 1), 4),
+                    6 => l.or_shl(l.and(nibbles, 15), l.and(l.shr(self.upper, byte + 2 * second), 3), 4),
+                    _ => nibbles,
+                }
             }
-            6 => {
-                let two = l.shr(l.words(unit.add(256 + k / 16 * 64)), byte + (k % 16 / 4 * 2) as u32);
-                l.or_shl(l.and(nibbles, 15), l.and(two, 3), 4)
-            }
-            // A table finds the number without a mask and a conversion.
-            _ => return l.look_up(l.map(center, l.splat(1.0), l.splat(-0.0)), nibbles),
         };
-        l.sub(l.to_f32(codes), l.splat(center))
+        let centered = if F::BITS == 4 {
+            // A table finds the number without a mask and a conversion.
+            l.look_up(l.map(center, l.splat(1.0), l.splat(-0.0)), codes)
+        } else {
+            l.sub(l.to_f32(codes), l.splat(center))
+        };
+        let scaled = l.mul(centered, scale);
+        if F::Scales::CENTER.is_none() { l.add(scaled, bias) } else { scaled }
     }
 }
