@@ -292,10 +292,10 @@ mod tests {
         assert_eq!((taken.value[0], taken.value[1]), (1.0, 8.0 * step));
         assert_eq!(taken.value[int16::BLOCK], f64::from(round_bf16(0.001)), "the largest of its own block");
         assert_eq!(taken.open, []);
-        known.limit[0] = 1e-9;
+        known.limit[0] = 0.01;
         let open = of(&known).open;
         assert_eq!(open.len(), int16::BLOCK, "one block is open, the other is not");
-        assert!(open.iter().all(|(_, by)| (0.5 * step..2.0 * step).contains(by)), "{open:?}");
+        assert!(open[1..].iter().all(|(_, by)| (0.5 * step..step).contains(by)), "{open:?}");
     }
 
     #[test]
