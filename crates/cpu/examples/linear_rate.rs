@@ -3,21 +3,21 @@
 //!
 //! `cargo run --release --workspace --example linear_rate [threads] [formats, comma separated] [level] [rows]`
 //!
-//! A format with `-a8` behind it is multiplied with activations in 8 bits.
+//! A format with `-a8` behind it is multiplied with activations in 8 bits, one with `-i16` with integers of 15 bits.
 
 use std::time::Instant;
 
-use tare_core::{Affine, Blob, DType, Format, Weight};
+use tare_core::{Affine, Blob, DType, Format, Weight, WeightData};
 use tare_cpu::{CpuBackend, CpuConfig, detect_isa};
 use tare_ops::{
-    Backend, Batch, Bucket, BufId, Buffer, ForwardPlan, Isa, IsaSet, KvShape, Op, OpCall, RopeStyle, RopeTable,
+    Backend, Batch, Bucket, BufId, Buffer, ForwardPlan, Isa, IsaSet, KvShape, Op, OpCall, Order, RopeStyle, RopeTable,
     Rounding, Row, RowSpace, StepOutput, TokenSource, Wants, WeightInfo,
 };
 use tare_probe::Host;
 use tare_probe::ceilings::Sampler;
 
-/// Bytes of weights in a step: more than the last-level cache of most hosts holds.
-const COLD: usize = 192 << 20;
+/// Bytes of weights in a step where nobody knows the last-level cache; else four times what that holds.
+const COLD: u64 = 768 << 20;
 
 fn main() {
     let mut args = std::env::args().skip(1);
@@ -30,15 +30,19 @@ fn main() {
     };
     let rows = args.next().unwrap_or_else(|| "1,4,8,32,256".into());
     let rows: Vec<usize> = rows.split(',').filter_map(|r| r.parse().ok()).collect();
-    let read = Sampler::new(&Host::read(), threads, COLD as u64, 10_000_000).expect("a sampler");
+    let host = Host::read();
+    let cold = host.cpu.caches.l3.available().map_or(COLD, |l3| 4 * l3.bytes());
+    let read = Sampler::new(&host, threads, cold, 10_000_000).expect("a sampler");
     println!(
         "{:10} {:>6} {:>6} {:>5} {:>9} {:>7} {:>9}  kernel",
         "format", "n", "k", "rows", "GB/s", "% read", "GFLOP/s"
     );
     for name in formats.split(',') {
-        let (format, rounding) = match name.strip_suffix("-a8") {
-            Some(format) => (format, Rounding::Int8),
-            None => (name, Rounding::F32),
+        let (format, word) = name.split_once('-').unwrap_or((name, ""));
+        let rounding = match word {
+            "a8" => Rounding::Int8,
+            "i16" => Rounding::Bf16,
+            _ => Rounding::F32,
         };
         let Ok(format) = format.parse::<Format>() else { continue };
         for (n, k) in [(3072, 1024), (1024, 3072), (1536, 576), (2560, 9728)] {
@@ -46,7 +50,7 @@ fn main() {
                 continue;
             }
             for rows in &rows {
-                measure((threads, &isa), (format, rounding), (n, k), *rows, &read);
+                measure((threads, &isa), (format, word, rounding), (n, k), (*rows, cold), &read);
             }
         }
     }
@@ -54,20 +58,23 @@ fn main() {
 
 /// What is measured when nobody says otherwise.
 const FORMATS: &str = "f32,bf16,q8_0,q4_0,q4_1,q5_1,q4_k,q5_k,q6_k,w4g128,w4g32,w8g64,\
-    q8_0-a8,q4_0-a8,q4_1-a8,q5_1-a8,q4_k-a8,q5_k-a8,q6_k-a8,w4g128-a8,w4g32-a8,w8g64-a8";
+    q8_0-a8,q4_0-a8,q4_1-a8,q5_1-a8,q4_k-a8,q5_k-a8,q6_k-a8,w4g128-a8,w4g32-a8,w8g64-a8,\
+    q8_0-i16,q4_0-i16,q4_k-i16,q6_k-i16,w4g128-i16,w8g64-i16";
 
 fn measure(
     (threads, isa): (usize, &IsaSet),
-    (format, rounding): (Format, Rounding),
+    (format, word, rounding): (Format, &str, Rounding),
     (n, k): (usize, usize),
-    rows: usize,
+    (rows, cold): (usize, u64),
     read: &Sampler,
 ) {
     let mut backend = CpuBackend::new(CpuConfig { threads, isa: isa.clone(), pin: true }).expect("a backend");
     let bytes = format.row_bytes(k).expect("a whole number of blocks") * n;
-    let copies = if rows > 8 { 8 } else { (COLD / bytes).clamp(8, 400) };
+    let copies = if rows > 8 { 8 } else { (cold as usize / bytes).clamp(8, 2000) };
     let prefix = format!("linear.{format}.");
-    let fits = |v: &&tare_ops::Variant| v.key.starts_with(&prefix) && v.rounds(Some(rounding)) && isa.has(v.isa);
+    let order = if word == "i16" { Order::Free } else { Order::Reference };
+    let does = |v: &tare_ops::Variant| v.order == order && v.rounds(Some(rounding)) && isa.has(v.isa);
+    let fits = |v: &&tare_ops::Variant| v.key.starts_with(&prefix) && does(v);
     let kernel = backend.variants().iter().find(fits).expect("a kernel").key.clone();
     let (plan, batch) = plan(&mut backend, (format, rounding), (n, k), (rows, copies), &kernel);
     let exe = backend.compile(&plan).expect("a plan");
@@ -84,7 +91,8 @@ fn measure(
     let (moved, flops) = ((bytes * copies) as f64, 2.0 * (rows * n * k * copies) as f64);
     let (rate, speed) = (moved / best / 1e9, flops / best / 1e9);
     let percent = 100.0 * rate / ceiling;
-    println!("{:10} {n:>6} {k:>6} {rows:>5} {rate:>9.2} {percent:>7.1} {speed:>9.1}  {kernel}", format.to_string());
+    let format = format.to_string();
+    println!("{format:10} {n:>6} {k:>6} {rows:>5} {rate:>9.2} {percent:>7.1} {speed:>9.1}  {kernel}");
 }
 
 /// Processor time of this thread.
@@ -115,8 +123,9 @@ fn plan(
     let buffer = |name: &str, width| Buffer { name: name.into(), width, rows: RowSpace::All };
     let embed = "embedding.f32.portable".to_string();
     let mut calls = vec![OpCall { op: Op::Embedding { table, out: BufId(0) }, kernel: embed, layer: None }];
-    for seed in 0..copies {
-        let weight = hold(backend, &weight(format, n, k, seed as u64));
+    let first = weight(format, n, k, 1);
+    for _ in 0..copies {
+        let weight = hold(backend, &copy(&first));
         let (x, out) = (BufId(0), BufId(1));
         let op = Op::Linear { x, weight, bias: None, accumulate: false, rounding, out };
         calls.push(OpCall { op, kernel: kernel.into(), layer: None });
@@ -133,6 +142,23 @@ fn plan(
     };
     let row = |t| Row { token: TokenSource::Id(t), position: t, table: 0, slot: t, context: 1, wants: Wants::Nothing };
     (plan, Batch { rows: (0..rows as u32).map(row).collect(), ..Batch::default() })
+}
+
+/// The same numbers elsewhere in memory.
+fn copy(w: &Weight) -> Weight {
+    let of = |bytes: &[u8]| Blob::from_vec(bytes.to_vec());
+    let (rows, cols) = (w.rows(), w.cols());
+    match (w.data(), w.format()) {
+        (WeightData::Affine(a), Format::Affine { bits, group }) => {
+            let (words, scales, biases) = (of(&a.words), of(&a.scales), of(&a.biases));
+            let data = Affine { words, scales, biases, scale_dtype: a.scale_dtype };
+            Weight::affine(w.name(), bits, group, (rows, cols), data).expect("a weight")
+        }
+        (WeightData::Blocks(bytes), format) => {
+            Weight::blocks(w.name(), format, rows, cols, of(bytes)).expect("a weight")
+        }
+        _ => unreachable!("affine weights are of an affine format"),
+    }
 }
 
 /// Random quants; the halves that are scales become small numbers because their upper byte is set.

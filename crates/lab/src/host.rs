@@ -89,7 +89,7 @@ fn folder_name(host: &Host) -> String {
     format!("{}-{}t", words.join("-"), host.usable_threads)
 }
 
-/// The two ceilings that bound a request run by `threads`, with every sample: those of as many threads where they were
+/// The ceilings that bound a request run by `threads`, with every sample: those of as many threads where they were
 /// measured, else those of all, which no part of them can exceed.
 pub fn record_ceilings(ceilings: &Ceilings, threads: usize) -> Vec<Ceiling> {
     let measured = ceilings.series.iter().any(|s| s.threads == threads);
@@ -103,7 +103,10 @@ pub fn record_ceilings(ceilings: &Ceilings, threads: usize) -> Vec<Ceiling> {
                 threads: threads as u32,
                 working_set_bytes: 0,
                 pages: "unknown".into(),
-                samples: Reading::unavailable("no such series was measured"),
+                samples: match &ceilings.readings.tiles_all_flop_per_s {
+                    Reading::Unavailable { why } if what == Work::TileFlop => Reading::unavailable(why.as_str()),
+                    _ => Reading::unavailable("no such series was measured"),
+                },
             };
         };
         Ceiling {
@@ -117,10 +120,14 @@ pub fn record_ceilings(ceilings: &Ceilings, threads: usize) -> Vec<Ceiling> {
             ),
         }
     };
-    vec![of(Work::ReadBytes, BYTE_CEILING, Resource::Bytes), of(Work::FmaF32Flop, FLOP_CEILING, Resource::Flops)]
+    vec![
+        of(Work::ReadBytes, BYTE_CEILING, Resource::Bytes),
+        of(Work::FmaF32Flop, FLOP_CEILING, Resource::Flops),
+        of(Work::TileFlop, PRODUCT_CEILING, Resource::Flops),
+    ]
 }
 
-/// The same two ceilings of a device and that of its tensor cores, or why they are not known.
+/// The same ceilings of a device, products on its tensor cores, or why they are not known.
 pub fn device_ceilings(measured: &Reading<device::Ceilings>) -> Vec<Ceiling> {
     let of = |name: &str, resource, series: fn(&device::Ceilings) -> Reading<&[device::Sample]>| Ceiling {
         name: name.into(),

@@ -1,4 +1,4 @@
-//! The most that this host does: bytes read from memory a second, and F32 operations a second, measured.
+//! The most that this host does: bytes read from memory a second, and operations a second, measured.
 //!
 //! These are the denominators of "percent of floor". Each is the median of at least five rounds, every round is kept,
 //! and the readings follow from the kept rounds alone ([`Ceilings::readings_of`]).
@@ -8,10 +8,12 @@ mod kept;
 mod sampler;
 mod stream;
 mod team;
+mod tiles;
 
 pub use kept::{Origin, Stored};
 pub use sampler::{Sampled, Sampler};
 
+use crate::amx;
 use crate::clock::monotonic_ns;
 use crate::host::Host;
 use crate::memory::ResidentMemory;
@@ -23,6 +25,7 @@ use std::hint::black_box;
 use std::time::Duration;
 use stream::Reader;
 use tare_core::Reading;
+use tiles::Tiles;
 
 /// What was measured, and from what.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -40,7 +43,7 @@ pub struct Ceilings {
     pub spent_ns: u64,
 }
 
-/// The four ceilings. Each is an aggregate over its threads.
+/// The ceilings. Each is an aggregate over its threads.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Readings {
     /// Bytes that one thread reads from memory in a second.
@@ -51,6 +54,13 @@ pub struct Readings {
     pub fma_f32_1t_flop_per_s: Reading<u64>,
     /// F32 operations of all usable threads together in a second.
     pub fma_f32_all_flop_per_s: Reading<u64>,
+    /// Operations of products of BF16 tiles that come out of L2, of one thread in a second.
+    pub tiles_1t_flop_per_s: Reading<u64>,
+    /// The same of all usable threads together.
+    pub tiles_all_flop_per_s: Reading<u64>,
+    /// Operations of products of BF16 tiles that stay in registers, of all usable threads together in a second. What
+    /// separates it from the one before is L2.
+    pub tile_registers_all_flop_per_s: Reading<u64>,
 }
 
 /// Rounds of the same work.
@@ -82,6 +92,10 @@ pub enum Work {
     ReadBytes,
     /// F32 multiply-adds, two operations each.
     FmaF32Flop,
+    /// Multiply-adds in products of BF16 tiles out of L2, two operations each.
+    TileFlop,
+    /// The same of tiles that stay in registers.
+    TileRegistersFlop,
 }
 
 /// How much to measure.
@@ -136,6 +150,10 @@ impl Ceilings {
         for team in teams(&cpus) {
             series.push(fma_series(host, effort, team));
         }
+        for team in teams(&cpus).filter(|_| amx::usable().available().is_some()) {
+            series.push(tile_series(effort, team, Work::TileFlop));
+            series.push(tile_series(effort, team, Work::TileRegistersFlop));
+        }
         let mut refusals = Vec::new();
         for team in teams(&cpus) {
             match read_series(host, effort, team) {
@@ -156,13 +174,17 @@ impl Ceilings {
     }
 
     /// The figures that these series give: work of a round divided by the median time of the final series. On a host
-    /// with one usable thread both readings of a pair come from the same series.
+    /// with one usable thread both readings of a pair come from the same series. Without a series of tiles, why this
+    /// process cannot have one.
     pub fn readings_of(series: &[Series]) -> Readings {
         let all = series.iter().map(|s| s.threads).max().unwrap_or(1);
         let rate = |what: Work, threads: usize| -> Reading<u64> {
             let mut found = series.iter().filter(|s| s.what == what && s.threads == threads && !s.screening);
             match found.next() {
-                None => Reading::unavailable("no such series was measured"),
+                None => match amx::usable() {
+                    Reading::Unavailable { why } if what.is_of_tiles() => Reading::unavailable(why.as_str()),
+                    _ => Reading::unavailable("no such series was measured"),
+                },
                 Some(s) if s.ns.len() < MIN_ROUNDS => {
                     Reading::unavailable(format!("{} rounds were measured; a figure needs {MIN_ROUNDS}", s.ns.len()))
                 }
@@ -174,7 +196,16 @@ impl Ceilings {
             read_all_bytes_per_s: rate(Work::ReadBytes, all),
             fma_f32_1t_flop_per_s: rate(Work::FmaF32Flop, 1),
             fma_f32_all_flop_per_s: rate(Work::FmaF32Flop, all),
+            tiles_1t_flop_per_s: rate(Work::TileFlop, 1),
+            tiles_all_flop_per_s: rate(Work::TileFlop, all),
+            tile_registers_all_flop_per_s: rate(Work::TileRegistersFlop, all),
         }
+    }
+}
+
+impl Work {
+    fn is_of_tiles(self) -> bool {
+        matches!(self, Work::TileFlop | Work::TileRegistersFlop)
     }
 }
 
@@ -209,6 +240,30 @@ fn fma_series(host: &Host, effort: &Effort, cpus: &[usize]) -> Series {
         per_round: kind.flop_per_turn() * turns * cpus.len() as u64,
         huge_bytes: Reading::unavailable("multiply-adds read no buffer"),
         l3_bytes: Reading::unavailable("multiply-adds read no buffer"),
+        ns: team::timed_rounds(cpus, effort.rounds, run(turns)),
+    }
+}
+
+/// Rounds of products of tiles, each thread on tiles of its own.
+fn tile_series(effort: &Effort, cpus: &[usize], what: Work) -> Series {
+    let tiles = team::on_each(cpus, |thread| Tiles::new(thread as u64));
+    let run = |turns: u64| {
+        let tiles = &tiles;
+        move |thread: usize| tiles[thread].run(what, turns)
+    };
+    // As with multiply-adds: a first round wakes the units.
+    const TRIAL_TURNS: u64 = 64;
+    let trial = team::timed_rounds(cpus, 2, run(TRIAL_TURNS));
+    let turns = (TRIAL_TURNS as f64 * effort.fma_round_ns as f64 / trial[1] as f64).max(1.0) as u64;
+    let none = || Reading::unavailable("products of tiles read no memory");
+    Series {
+        what,
+        threads: cpus.len(),
+        kernel: if what == Work::TileFlop { "amx-bf16 from L2" } else { "amx-bf16 in registers" }.to_string(),
+        screening: false,
+        per_round: Tiles::flop_per_turn() * turns * cpus.len() as u64,
+        huge_bytes: none(),
+        l3_bytes: none(),
         ns: team::timed_rounds(cpus, effort.rounds, run(turns)),
     }
 }
@@ -292,7 +347,10 @@ mod tests {
         let c = Ceilings::measure(&host, &SMALL);
         assert_eq!(Ceilings::readings_of(&c.series), c.readings);
         let finals: Vec<&Series> = c.series.iter().filter(|s| !s.screening).collect();
-        assert_eq!(finals.len(), if c.threads > 1 { 4 } else { 2 });
+        let kinds = if amx::usable().available().is_some() { 4 } else { 2 };
+        assert_eq!(finals.len(), if c.threads > 1 { 2 * kinds } else { kinds });
+        let tiles = &c.readings.tiles_all_flop_per_s;
+        assert_eq!(tiles.available().is_some(), kinds == 4, "{tiles}");
         assert!(finals.iter().all(|s| s.ns.len() == SMALL.rounds && s.per_round > 0));
         let read = finals.iter().find(|s| s.what == Work::ReadBytes).unwrap();
         assert!(read.per_round <= SMALL.buffer_bytes_limit);

@@ -245,6 +245,16 @@ fn print_ceilings(c: &Ceilings, origin: &Origin) {
         flops(&c.readings.fma_f32_all_flop_per_s),
         c.threads
     );
+    match (&c.readings.tiles_1t_flop_per_s, &c.readings.tiles_all_flop_per_s) {
+        (Reading::Unavailable { why }, _) => println!("tiles bf16  unavailable: {why}"),
+        (one, all) => println!(
+            "tiles bf16  {} one thread, {} all {} out of L2, {} between registers",
+            flops(one),
+            flops(all),
+            c.threads,
+            flops(&c.readings.tile_registers_all_flop_per_s)
+        ),
+    }
     let from = match origin {
         Origin::Kept => "kept from earlier in this boot; --fresh measures again".to_string(),
         Origin::Measured => "measured now and kept for this boot".to_string(),

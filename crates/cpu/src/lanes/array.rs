@@ -156,6 +156,11 @@ impl Lanes for Array {
         each(unsafe { p.cast::<[u8; LANES]>().read() }, u32::from)
     }
     #[inline(always)]
+    unsafe fn words(self, p: *const u8) -> Q {
+        // SAFETY: the caller's promise.
+        unsafe { p.cast::<Q>().read_unaligned() }
+    }
+    #[inline(always)]
     unsafe fn signed_bytes(self, p: *const u8) -> V {
         // SAFETY: the caller's promise.
         each(unsafe { p.cast::<[i8; LANES]>().read() }, f32::from)

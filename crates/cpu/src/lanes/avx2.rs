@@ -205,6 +205,10 @@ impl Lanes for Avx2 {
         }
     }
     #[inline(always)]
+    unsafe fn words(self, p: *const u8) -> Q {
+        unsafe { both!(i => _mm256_loadu_si256(p.add(32 * i).cast())) }
+    }
+    #[inline(always)]
     unsafe fn signed_bytes(self, p: *const u8) -> V {
         unsafe { both!(i => _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p.add(8 * i).cast())))) }
     }

@@ -143,6 +143,37 @@ impl Lanes for Avx512 {
         }
     }
     #[inline(always)]
+    fn transposed(self, v: &[__m512; LANES]) -> [__m512; LANES] {
+        unsafe {
+            // Inside pieces of 128 bits: lanes of two rows side by side, then of four.
+            let mut twos = [_mm512_setzero_ps(); LANES];
+            for i in (0..LANES).step_by(2) {
+                twos[i] = _mm512_unpacklo_ps(v[i], v[i + 1]);
+                twos[i + 1] = _mm512_unpackhi_ps(v[i], v[i + 1]);
+            }
+            // Piece p of `fours[4 i + j]` is lane 4 p + j of rows 4 i to 4 i + 3.
+            let mut fours = [_mm512_setzero_ps(); LANES];
+            for i in (0..LANES).step_by(4) {
+                fours[i] = _mm512_shuffle_ps::<0x44>(twos[i], twos[i + 2]);
+                fours[i + 1] = _mm512_shuffle_ps::<0xee>(twos[i], twos[i + 2]);
+                fours[i + 2] = _mm512_shuffle_ps::<0x44>(twos[i + 1], twos[i + 3]);
+                fours[i + 3] = _mm512_shuffle_ps::<0xee>(twos[i + 1], twos[i + 3]);
+            }
+            // Pieces: those of equal place go together.
+            let mut out = [_mm512_setzero_ps(); LANES];
+            for j in 0..4 {
+                let (a, b, c, d) = (fours[j], fours[4 + j], fours[8 + j], fours[12 + j]);
+                let (ab, cd) = (_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0x44>(c, d));
+                out[j] = _mm512_shuffle_f32x4::<0x88>(ab, cd);
+                out[4 + j] = _mm512_shuffle_f32x4::<0xdd>(ab, cd);
+                let (ab, cd) = (_mm512_shuffle_f32x4::<0xee>(a, b), _mm512_shuffle_f32x4::<0xee>(c, d));
+                out[8 + j] = _mm512_shuffle_f32x4::<0x88>(ab, cd);
+                out[12 + j] = _mm512_shuffle_f32x4::<0xdd>(ab, cd);
+            }
+            out
+        }
+    }
+    #[inline(always)]
     fn max_lane(self, v: __m512) -> f32 {
         unsafe { _mm512_reduce_max_ps(v) }
     }
@@ -150,6 +181,10 @@ impl Lanes for Avx512 {
     #[inline(always)]
     unsafe fn bytes(self, p: *const u8) -> __m512i {
         unsafe { _mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn words(self, p: *const u8) -> __m512i {
+        unsafe { _mm512_loadu_si512(p.cast()) }
     }
     #[inline(always)]
     unsafe fn signed_bytes(self, p: *const u8) -> __m512 {

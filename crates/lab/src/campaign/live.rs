@@ -15,7 +15,7 @@ use crate::build_info::file_sha256;
 use crate::campaign::bench::{Bench, CeilingPass, LiveArm};
 use crate::clock::Baton;
 use crate::facts::ArmFacts;
-use crate::floor::{BYTE_CEILING, FLOP_CEILING};
+use crate::floor::{BYTE_CEILING, FLOP_CEILING, PRODUCT_CEILING};
 use crate::host::device_ceilings;
 use crate::on::On;
 use crate::study::ArmSpec;
@@ -132,18 +132,19 @@ impl Bench for LiveBench {
         let bytes = facts.streamed_bytes.available().copied().unwrap_or(UNKNOWN_STREAM);
         let host = &self.host;
         let sampler = self.sampler.get_or_insert_with(|| Sampler::new(host, facts.threads, bytes, SAMPLE_NS));
-        let of = |samples: Vec<Sampled>| Reading::Available(samples.into_iter().map(|s| (s.amount, s.ns)).collect());
-        let (threads, read, pages, add) = match sampler {
+        let pairs = |samples: Vec<Sampled>| samples.into_iter().map(|s| (s.amount, s.ns)).collect();
+        let of = |samples| Reading::Available(pairs(samples));
+        let (threads, read, pages, add, tiles) = match sampler {
             Ok(s) => {
                 let pages = match s.huge_bytes() {
                     Reading::Available(b) => format!("{b} bytes in huge pages"),
                     Reading::Unavailable { why } => format!("unknown: {why}"),
                 };
-                (s.threads(), of(s.read()), pages, of(s.multiply_add()))
+                (s.threads(), of(s.read()), pages, of(s.multiply_add()), s.multiply_tiles().map(pairs))
             }
             Err(why) => {
                 let none = || Reading::unavailable(why.as_str());
-                (facts.threads, none(), "unknown".to_string(), none())
+                (facts.threads, none(), "unknown".to_string(), none(), none())
             }
         };
         let pass = |name: &str, resource, working_set_bytes, pages, samples| CeilingPass {
@@ -157,6 +158,7 @@ impl Bench for LiveBench {
         vec![
             pass(BYTE_CEILING, Resource::Bytes, bytes, pages, read),
             pass(FLOP_CEILING, Resource::Flops, 0, "none: registers".to_string(), add),
+            pass(PRODUCT_CEILING, Resource::Flops, 0, "none: cache".to_string(), tiles),
         ]
     }
 

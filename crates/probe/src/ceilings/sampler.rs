@@ -1,7 +1,9 @@
 //! Ceilings sampled again and again while something else is measured: the buffer is filled once and kept.
 
 use super::stream::Reader;
-use super::{Fma, team};
+use super::tiles::Tiles;
+use super::{Fma, Work, team};
+use crate::amx;
 use crate::host::Host;
 use crate::memory::ResidentMemory;
 use crate::region::Region;
@@ -10,6 +12,9 @@ use tare_core::Reading;
 
 /// Turns of the first multiply-add round, which tells the speed.
 const TRIAL_TURNS: u64 = 1 << 18;
+
+/// Turns of the first round of products of tiles.
+const TRIAL_PASSES: u64 = 64;
 
 /// A buffer and threads that read it, and the same threads multiplying and adding.
 #[derive(Debug)]
@@ -23,7 +28,12 @@ pub struct Sampler {
     sample_ns: u64,
     read_ns: u64,
     turns_per_us: f64,
+    /// The tiles of each thread, and the turns that it does in a microsecond.
+    tiles: Reading<(Vec<Tiles>, f64)>,
 }
+
+/// Pieces of a sample of arithmetic.
+const PIECES: u64 = 4;
 
 /// One pass over the buffer, or one piece of arithmetic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,8 +62,10 @@ impl Sampler {
             (Reading::Unavailable { why }, _) | (_, Reading::Unavailable { why }) => Reading::unavailable(why),
         };
         let (reader, fma) = (Reader::best(&host.features), Fma::best(&host.features));
+        let tiles = amx::usable().clone().map(|()| (team::on_each(&cpus, |thread| Tiles::new(thread as u64)), 0.0));
+        let (ahead_bytes, read_ns, turns_per_us) = (0, 1, 0.0);
         let mut sampler =
-            Self { cpus, regions, huge_bytes, reader, ahead_bytes: 0, fma, sample_ns, read_ns: 1, turns_per_us: 0.0 };
+            Self { cpus, regions, huge_bytes, reader, ahead_bytes, fma, sample_ns, read_ns, turns_per_us, tiles };
         sampler.choose();
         Ok(sampler)
     }
@@ -65,6 +77,10 @@ impl Sampler {
         (self.read_ns, self.ahead_bytes) = (best.0.max(1), best.1);
         let trial = self.arithmetic(TRIAL_TURNS, 2);
         self.turns_per_us = TRIAL_TURNS as f64 * 1e3 / trial[1].max(1) as f64;
+        if let Reading::Available((tiles, turns_per_us)) = &mut self.tiles {
+            let trial = products(&self.cpus, tiles, TRIAL_PASSES, 2);
+            *turns_per_us = TRIAL_PASSES as f64 * 1e3 / trial[1].max(1) as f64;
+        }
     }
 
     fn passes(&self, rounds: usize, ahead: usize) -> Vec<u64> {
@@ -86,11 +102,26 @@ impl Sampler {
 
     /// Multiply-adds for about the time of a sample, in three pieces after one that wakes the units.
     pub fn multiply_add(&self) -> Vec<Sampled> {
-        const PIECES: u64 = 4;
-        let turns = ((self.sample_ns / PIECES) as f64 / 1e3 * self.turns_per_us).max(1.0) as u64;
+        let turns = self.turns(self.turns_per_us);
         let amount = self.fma.flop_per_turn() * turns * self.cpus.len() as u64;
         let ns = self.arithmetic(turns, PIECES as usize);
         ns.into_iter().skip(1).map(|ns| Sampled { amount, ns }).collect()
+    }
+
+    /// Products of BF16 tiles out of L2 for about the time of a sample, in three pieces after one that wakes the units.
+    pub fn multiply_tiles(&self) -> Reading<Vec<Sampled>> {
+        let (tiles, turns) = match &self.tiles {
+            Reading::Available((tiles, turns_per_us)) => (tiles, self.turns(*turns_per_us)),
+            Reading::Unavailable { why } => return Reading::unavailable(why.as_str()),
+        };
+        let amount = Tiles::flop_per_turn() * turns * self.cpus.len() as u64;
+        let ns = products(&self.cpus, tiles, turns, PIECES as usize);
+        Reading::Available(ns.into_iter().skip(1).map(|ns| Sampled { amount, ns }).collect())
+    }
+
+    /// Turns of a piece of a sample.
+    fn turns(&self, per_us: f64) -> u64 {
+        ((self.sample_ns / PIECES) as f64 / 1e3 * per_us).max(1.0) as u64
     }
 
     /// Bytes of the buffer: what one pass reads.
@@ -109,6 +140,11 @@ impl Sampler {
     }
 }
 
+/// Products of tiles on every thread.
+fn products(cpus: &[usize], tiles: &[Tiles], turns: u64, rounds: usize) -> Vec<u64> {
+    team::timed_rounds(cpus, rounds, |thread| tiles[thread].run(Work::TileFlop, turns))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -123,6 +159,12 @@ mod tests {
             assert!(!reads.is_empty() && reads.iter().all(|s| s.amount == 4 << 20 && s.ns > 0), "{reads:?}");
             let adds = sampler.multiply_add();
             assert!(adds.len() == 3 && adds.iter().all(|s| s.amount > 0 && s.ns > 0), "{adds:?}");
+            match (sampler.multiply_tiles(), amx::usable()) {
+                (Reading::Available(tiles), _) => {
+                    assert!(tiles.len() == 3 && tiles.iter().all(|s| s.ns > 0), "{tiles:?}")
+                }
+                (Reading::Unavailable { why }, usable) => assert_eq!(*usable, Reading::unavailable(why)),
+            }
         }
     }
 

@@ -1,0 +1,131 @@
+//! Kernels over [`Tiles`].
+
+use std::marker::PhantomData;
+
+use tare_core::Format;
+use tare_ops::{Fit, Isa, IsaSet, OpName, OpShape, Order, Rounding, Slack, Variant};
+
+use super::{Entry, Registry};
+use crate::coded::{Coded, Visit, visit};
+use crate::kernels::into_tiles::{self, IntoTilesFn};
+use crate::kernels::linear_tiles::{self, Bf16Rows, InPanels, LinearTilesFn, Source};
+use crate::lanes::array::Array;
+use crate::tiled::Side;
+use crate::tiles::Tiles;
+use crate::tiles::emulated::Emulated;
+
+/// A linear in tiles.
+#[derive(Clone, Copy, Debug)]
+pub struct InTiles {
+    /// Activations to tiles.
+    pub into_tiles: IntoTilesFn,
+    /// The product.
+    pub product: LinearTilesFn,
+    /// The side that activations stand on.
+    pub side: Side,
+    /// Whether weights are read in panels.
+    pub panels: bool,
+}
+
+impl InTiles {
+    fn of<T: Tiles, S: Source>(panels: bool) -> Self {
+        let side = if S::SIDE == Side::Left { Side::Right } else { Side::Left };
+        Self { into_tiles: into_tiles::kernel::<T>(), product: linear_tiles::kernel::<T, S>(), side, panels }
+    }
+}
+
+impl Registry {
+    /// Every kernel, and those of tiles over emulated ones as well: they run on every host, slowly, for tests.
+    pub fn emulating_tiles() -> Self {
+        let mut r = Self::new();
+        r.tiles::<Emulated<Array>>();
+        r
+    }
+
+    /// The kernels written over [`Tiles`], for one instruction set.
+    pub(super) fn tiles<T: Tiles>(&mut self) {
+        // The other plain formats belong to no class that rounds activations to BF16.
+        let coded = Format::ALL.into_iter().filter_map(|f| Some((f, visit(f, OfFormat::<T>(PhantomData))?)));
+        for (format, kernel) in [(Format::BF16, InTiles::of::<T, Bf16Rows>(false))].into_iter().chain(coded) {
+            let (op, format, isa) = (OpName::Linear, Some(format), T::ISA);
+            let key = format.map_or_else(String::new, |f| format!("{op}.{f}.tiles.{isa}"));
+            let slack = if kernel.panels { Slack::Bf16Products } else { Slack::F32 };
+            let (order, roundings, fits) = (Order::Free, IN_BF16, many_rows);
+            self.variants.push(Variant { key, op, format, isa, order, slack, roundings, fits });
+            self.entries.push(Entry::LinearTiles(kernel));
+        }
+    }
+}
+
+/// What linears in tiles do to activations.
+const IN_BF16: &[Rounding] = &[Rounding::Bf16];
+
+/// Rows from which on tiles are faster than products of single rows.
+pub(super) const MANY_ROWS: usize = 5;
+
+fn many_rows(v: &Variant, s: &OpShape, _: &IsaSet) -> Fit {
+    if s.rows < MANY_ROWS {
+        return Fit::No { why: format!("takes {MANY_ROWS} rows and more") };
+    }
+    if v.isa != Isa::Amx {
+        return Fit::Fallback { why: "its tiles are emulated".to_string() };
+    }
+    Fit::Best
+}
+
+/// The linear of a format in panels on `T`.
+struct OfFormat<T>(PhantomData<T>);
+
+impl<T: Tiles> Visit for OfFormat<T> {
+    type Output = InTiles;
+    fn visit<F: Coded>(self) -> InTiles {
+        InTiles::of::<T, InPanels<F>>(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shape(format: Format, rows: usize, order: Order) -> OpShape {
+        OpShape {
+            rows,
+            n: 64,
+            k: 256,
+            format: Some(format),
+            heads: 0,
+            kv_heads: 0,
+            head_size: 0,
+            kv_element_bytes: 0,
+            context: 0,
+            rounding: Some(Rounding::Bf16),
+            order,
+        }
+    }
+
+    /// The first kernel that is best on a host with these levels, of those whose order the class allows.
+    fn best(s: &OpShape, isa: &IsaSet) -> Option<String> {
+        let allowed = |v: &&Variant| v.op == OpName::Linear && (s.order == Order::Free || v.order == Order::Reference);
+        let registry = Registry::new();
+        let found = registry.variants().iter().filter(allowed).find(|v| v.fit(s, isa) == Fit::Best);
+        found.map(|v| v.key.clone())
+    }
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn many_rows_of_free_classes_are_for_tiles() {
+        let amx = IsaSet::new([Isa::Avx2, Isa::Avx512, Isa::Avx512Vnni, Isa::Avx512Bf16, Isa::Amx]);
+        let without = amx.up_to(Isa::Avx512Bf16);
+        for (format, few) in [(Format::BF16, "linear.bf16.avx512"), (Format::Q4_0, "linear.q4_0.i16.avx512vnni")] {
+            let (tiles, ordered) = (format!("linear.{format}.tiles.amx"), format!("linear.{format}.avx512"));
+            let of = |rows, order, isa| best(&shape(format, rows, order), isa);
+            assert_eq!(of(MANY_ROWS, Order::Free, &amx), Some(tiles));
+            assert_eq!(of(MANY_ROWS - 1, Order::Free, &amx), Some(few.to_string()));
+            assert_eq!(of(512, Order::Reference, &amx), Some(ordered), "class in the reference's order");
+            assert_ne!(of(512, Order::Free, &without), of(512, Order::Free, &amx));
+        }
+        let named =
+            Registry::new().find("linear.bf16.avx512").unwrap().0.fit(&shape(Format::BF16, 64, Order::Free), &without);
+        assert!(matches!(named, Fit::Fallback { ref why } if why.contains("amx")), "{named:?}");
+    }
+}
