@@ -92,6 +92,8 @@ pub trait Lanes: Copy + Send + Sync + 'static {
     fn sum(self, v: Self::V) -> f32;
     /// Lane `i` is [`Lanes::sum`] of `v[i]`.
     fn sum_each(self, v: &[Self::V; LANES]) -> Self::V;
+    /// Lane `j` of row `i` becomes lane `i` of row `j`, bit by bit.
+    fn transpose(self, rows: &mut [Self::V; LANES]);
     /// The largest lane; no lane holds NaN.
     fn max_lane(self, v: Self::V) -> f32;
 
@@ -140,6 +142,11 @@ pub trait Lanes: Copy + Send + Sync + 'static {
     /// # Safety
     /// 32 bytes lie at `p`.
     unsafe fn bf16s(self, p: *const u8) -> Self::V;
+    /// 32 BF16: those at even places, and those at odd ones. Each takes one instruction, where a run of 16 takes two.
+    ///
+    /// # Safety
+    /// 64 bytes lie at `p`.
+    unsafe fn two_bf16s(self, p: *const u8) -> (Self::V, Self::V);
     /// 16 times one BF16.
     ///
     /// # Safety

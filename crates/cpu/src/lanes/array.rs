@@ -121,6 +121,15 @@ impl Lanes for Array {
         each(*v, tree)
     }
     #[inline(always)]
+    fn transpose(self, rows: &mut [V; LANES]) {
+        let from = *rows;
+        for (i, row) in from.iter().enumerate() {
+            for (j, x) in row.iter().enumerate() {
+                rows[j][i] = *x;
+            }
+        }
+    }
+    #[inline(always)]
     fn max_lane(self, v: V) -> f32 {
         tare_ops::reference::lanes::max(&v)
     }
@@ -150,6 +159,12 @@ impl Lanes for Array {
     unsafe fn bf16s(self, p: *const u8) -> V {
         // SAFETY: the caller's promise.
         each(unsafe { p.cast::<[[u8; 2]; LANES]>().read() }, |b| bf16::from_le_bytes(b).to_f32())
+    }
+    #[inline(always)]
+    unsafe fn two_bf16s(self, p: *const u8) -> (V, V) {
+        // SAFETY: the caller's promise.
+        let pairs = unsafe { p.cast::<[[[u8; 2]; 2]; LANES]>().read() };
+        (each(pairs, |b| bf16::from_le_bytes(b[0]).to_f32()), each(pairs, |b| bf16::from_le_bytes(b[1]).to_f32()))
     }
     #[inline(always)]
     unsafe fn splat_half(self, p: *const u8) -> V {

@@ -143,6 +143,33 @@ impl Lanes for Avx512 {
         }
     }
     #[inline(always)]
+    fn transpose(self, rows: &mut [__m512; LANES]) {
+        unsafe {
+            // Piece `p` of `fours[4 k + c]` holds column 4 p + c of rows 4 k to 4 k + 3.
+            let mut fours = *rows;
+            for k in [0, 4, 8, 12] {
+                let (a, b) = (_mm512_unpacklo_ps(rows[k], rows[k + 1]), _mm512_unpackhi_ps(rows[k], rows[k + 1]));
+                let (c, d) =
+                    (_mm512_unpacklo_ps(rows[k + 2], rows[k + 3]), _mm512_unpackhi_ps(rows[k + 2], rows[k + 3]));
+                fours[k] = _mm512_shuffle_ps::<0x44>(a, c);
+                fours[k + 1] = _mm512_shuffle_ps::<0xee>(a, c);
+                fours[k + 2] = _mm512_shuffle_ps::<0x44>(b, d);
+                fours[k + 3] = _mm512_shuffle_ps::<0xee>(b, d);
+            }
+            for c in 0..4 {
+                let four = [fours[c], fours[4 + c], fours[8 + c], fours[12 + c]];
+                let (a, b) =
+                    (_mm512_shuffle_f32x4::<0x44>(four[0], four[1]), _mm512_shuffle_f32x4::<0xee>(four[0], four[1]));
+                let (d, e) =
+                    (_mm512_shuffle_f32x4::<0x44>(four[2], four[3]), _mm512_shuffle_f32x4::<0xee>(four[2], four[3]));
+                rows[c] = _mm512_shuffle_f32x4::<0x88>(a, d);
+                rows[4 + c] = _mm512_shuffle_f32x4::<0xdd>(a, d);
+                rows[8 + c] = _mm512_shuffle_f32x4::<0x88>(b, e);
+                rows[12 + c] = _mm512_shuffle_f32x4::<0xdd>(b, e);
+            }
+        }
+    }
+    #[inline(always)]
     fn max_lane(self, v: __m512) -> f32 {
         unsafe { _mm512_reduce_max_ps(v) }
     }
@@ -188,6 +215,14 @@ impl Lanes for Avx512 {
         unsafe {
             let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
             _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
+        }
+    }
+    #[inline(always)]
+    unsafe fn two_bf16s(self, p: *const u8) -> (__m512, __m512) {
+        unsafe {
+            let pairs = _mm512_loadu_si512(p.cast());
+            let odd = _mm512_and_si512(pairs, _mm512_set1_epi32(0xffff_0000_u32 as i32));
+            (_mm512_castsi512_ps(_mm512_slli_epi32::<16>(pairs)), _mm512_castsi512_ps(odd))
         }
     }
     #[inline(always)]
