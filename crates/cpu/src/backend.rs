@@ -82,12 +82,24 @@ impl CpuBackend {
     /// # Errors
     /// When the host refuses a thread or memory.
     pub fn new(config: CpuConfig) -> Result<Self, OpError> {
+        Self::with_kernels(Registry::new(), config)
+    }
+
+    /// The same with kernels of tiles over emulated ones beside all others: see [`Registry::emulating_tiles`].
+    ///
+    /// # Errors
+    /// As [`CpuBackend::new`].
+    pub fn emulating_tiles(config: CpuConfig) -> Result<Self, OpError> {
+        Self::with_kernels(Registry::emulating_tiles(), config)
+    }
+
+    fn with_kernels(registry: Registry, config: CpuConfig) -> Result<Self, OpError> {
         let host = isa::detect();
         let workers = Pool::new(config.threads, config.pin).map_err(|e| device("worker threads", e.to_string()))?;
         let workspaces = (0..workers.workers()).map(|_| Workspace::new()).collect::<Result<_, _>>()?;
         let scratch = Scratch::new(workers.workers())?;
         Ok(Self {
-            registry: Registry::new(),
+            registry,
             isa: IsaSet::new(config.isa.levels().iter().copied().filter(|l| host.has(*l))),
             workers,
             weights: Vec::new(),

@@ -1,4 +1,4 @@
-//! Weights in codes, as linears with 8-bit activations read them: panels of 16 rows, cut into blocks along the columns.
+//! Weights in codes, as linears with activations in integers read them: panels of 16 rows, cut into blocks along the columns.
 //!
 //! A *unit* is 32 columns of the 16 rows. Its codes lie as [`Dots`] wants them: a run of 64 bytes has four codes of
 //! each row. With 4 bits, byte `b` of row `r` in run `l` holds column `8 l + b` in its low half and column

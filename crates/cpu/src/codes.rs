@@ -1,34 +1,36 @@
-//! Rows of activations in 8 bits: see [`tare_ops::reference::int8`] for the arithmetic.
+//! Rows of activations in integers: see [`tare_ops::reference::blocks`] for the arithmetic.
+//!
+//! Integers of 8 bits are one *plane* of bytes; those of 15 bits are two, `128 * high + low`, in this order. No byte is -128.
 
-use tare_ops::reference::int8::BLOCK;
+use tare_ops::reference::blocks::BLOCK;
 
 use crate::memory::Memory;
 
-/// 32 activations of a row and everything that a linear wants to know of them: one cache line.
-#[repr(C, align(64))]
+/// 32 activations of a row in P planes, and everything that a linear wants to know of them.
+#[repr(C, align(32))]
 #[derive(Clone, Copy, Debug)]
-pub struct Block {
-    /// x is about `codes * scale`.
-    pub codes: [i8; BLOCK],
+pub struct Block<const P: usize> {
+    /// x is about the integers, which these bytes are, times the scale.
+    pub planes: [[i8; BLOCK]; P],
     /// The scale (d).
     pub scale: f32,
-    /// The sum of the codes of each half.
+    /// The sum of the integers of each half.
     pub half_sums: [i32; 2],
     /// What a bias is multiplied with, for groups of 32, 64 and 128 columns: the chain (v) over the blocks of the group up
     /// to this one.
     pub offsets: [f32; 3],
 }
 
-impl Block {
+impl<const P: usize> Block<P> {
     /// A block behind `before`, which is the one before it in its run of [`SPAN`] blocks; `at` counts it in that run.
     #[inline(always)]
-    pub fn new(codes: [i8; BLOCK], scale: f32, half_sums: [i32; 2], before: [f32; 3], at: usize) -> Self {
+    pub fn new(planes: [[i8; BLOCK]; P], scale: f32, half_sums: [i32; 2], before: [f32; 3], at: usize) -> Self {
         let sum = (half_sums[0] + half_sums[1]) as f32;
         let mut offsets = [0.0; 3];
         for (i, offset) in offsets.iter_mut().enumerate() {
             *offset = scale.mul_add(sum, if at.is_multiple_of(1 << i) { 0.0 } else { before[i] });
         }
-        Self { codes, scale, half_sums, offsets }
+        Self { planes, scale, half_sums, offsets }
     }
 }
 
@@ -43,7 +45,7 @@ pub const TILE: usize = 64;
 /// every row. Where a row lies therefore depends on how many there are.
 #[derive(Clone, Copy, Debug)]
 pub struct Codes {
-    ptr: *mut Block,
+    first: *mut u8,
     /// Blocks of a row.
     pub blocks: usize,
 }
@@ -55,22 +57,23 @@ unsafe impl Send for Codes {}
 unsafe impl Sync for Codes {}
 
 impl Codes {
-    /// Bytes of `rows` rows of `width` columns.
-    pub const fn bytes(rows: usize, width: usize) -> usize {
-        rows.saturating_mul(width.div_ceil(BLOCK)).saturating_mul(size_of::<Block>())
+    /// Bytes of `rows` rows of `width` columns in so many planes, 1 or 2.
+    pub const fn bytes(planes: usize, rows: usize, width: usize) -> usize {
+        let block = if planes == 1 { size_of::<Block<1>>() } else { size_of::<Block<2>>() };
+        rows.saturating_mul(width.div_ceil(BLOCK)).saturating_mul(block)
     }
 
     /// Rows of `width` in `memory`, which has room for them and outlives this view.
     pub fn new(memory: &Memory, width: usize) -> Self {
-        Self { ptr: memory.as_ptr(), blocks: width.div_ceil(BLOCK) }
+        Self { first: memory.as_ptr(), blocks: width.div_ceil(BLOCK) }
     }
 
-    /// Block 0 of row `t` of `rows`, and how many blocks there are from one block of it to the next.
+    /// Block 0 of row `t` of `rows` in P planes, and how many blocks there are from one block of it to the next.
     #[inline(always)]
-    pub fn row(&self, t: usize, rows: usize) -> (*mut Block, usize) {
+    pub fn row<const P: usize>(&self, t: usize, rows: usize) -> (*mut Block<P>, usize) {
         let first = t / TILE * TILE;
         let stride = (rows - first).min(TILE);
-        (self.ptr.wrapping_add(first * self.blocks + (t - first)), stride)
+        (self.first.cast::<Block<P>>().wrapping_add(first * self.blocks + (t - first)), stride)
     }
 }
 
@@ -79,19 +82,25 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    #[test]
-    fn every_block_has_a_place_of_its_own() {
-        let memory = Memory::zeroed(Codes::bytes(150, 96)).unwrap();
+    fn every_block_in<const P: usize>() {
+        let memory = Memory::zeroed(Codes::bytes(P, 150, 96)).unwrap();
         let codes = Codes::new(&memory, 96);
         for rows in [1, 63, 64, 65, 150] {
             let place = |t: usize, j: usize| {
-                let (first, stride) = codes.row(t, rows);
-                (first.wrapping_add(j * stride) as usize - memory.as_ptr::<u8>() as usize) / size_of::<Block>()
+                let (first, stride) = codes.row::<P>(t, rows);
+                (first.wrapping_add(j * stride) as usize - memory.as_ptr::<u8>() as usize) / size_of::<Block<P>>()
             };
             let all: BTreeSet<usize> =
                 (0..rows).flat_map(|t| (0..3).map(move |j| (t, j))).map(|(t, j)| place(t, j)).collect();
             assert_eq!(all, (0..3 * rows).collect(), "{rows} rows");
         }
+    }
+
+    #[test]
+    fn every_block_has_a_place_of_its_own() {
+        assert_eq!((size_of::<Block<1>>(), size_of::<Block<2>>()), (64, 96));
+        every_block_in::<1>();
+        every_block_in::<2>();
     }
 
     #[test]
@@ -101,7 +110,7 @@ mod tests {
         for at in 0..SPAN {
             let mut codes = [0; BLOCK];
             codes[0] = 1 + at as i8;
-            before = Block::new(codes, 1.0, [1 + at as i32, 0], before, at).offsets;
+            before = Block::new([codes], 1.0, [1 + at as i32, 0], before, at).offsets;
             last.push(before);
         }
         assert_eq!(last, [[1.0, 1.0, 1.0], [2.0, 3.0, 3.0], [3.0, 3.0, 6.0], [4.0, 7.0, 10.0]]);

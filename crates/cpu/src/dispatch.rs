@@ -95,8 +95,13 @@ impl Dispatch {
             Task::Norm(_, call, space) => (KERNEL, of(space), fixed("vectors", call.items(of(space)), 1)),
             Task::Rope(_, call) => (KERNEL, all, fixed("heads", call.items(all), 1)),
             Task::Linear(_, call, space) => (KERNEL, of(space), fixed("weight rows", call.weight.rows, linear::GROUP)),
-            Task::LinearInt8(_, call, space) => {
-                (KERNEL, of(space), fixed("weight rows", call.weight.rows, coded::ROWS))
+            Task::LinearInt(_, call, space) => (KERNEL, of(space), fixed("weight rows", call.weight.rows, coded::ROWS)),
+            Task::IntoTiles(_, call, space) => ("tiles", of(space), fixed("runs of 8 tiles", call.items(of(space)), 1)),
+            Task::LinearTiles(_, call, space) => {
+                let grid = call.grid(of(space), workers);
+                let of_worker = (0..workers).map(|w| grid.squares_of(w)).collect();
+                let unit = "squares of 32 outputs by 32 rows";
+                (KERNEL, of(space), Split::Fixed { unit, items: grid.squares(), chunk: 1, of_worker })
             }
             Task::KvAppend(call) => (KERNEL, all, fixed("heads", call.items(all), 1)),
             Task::Attention(_, call, _) => {

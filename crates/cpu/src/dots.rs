@@ -1,4 +1,4 @@
-//! Products of bytes: what [`Lanes`] is for F32, for weights in codes and activations in 8 bits.
+//! Products of bytes: what [`Lanes`] is for F32, for weights in codes and activations in integers.
 //!
 //! A register holds sixteen weight rows of four codes each, one row in each 32-bit lane, and meets four activations of one
 //! row of x. Sums are integers and exact, so that neither width nor order can be seen in them; they become lanes of F32,
@@ -64,7 +64,9 @@ pub trait Dots: Copy + Send + Sync + 'static {
     fn dot(self, acc: Self::I, codes: Self::B, x: i32) -> Self::I;
     /// The same for codes of 8 bits, each less [`Dots::WIDE_CENTER`]; no byte of `x` is -128.
     fn dot_wide(self, acc: Self::I, codes: Self::B, x: i32) -> Self::I;
-    /// Sums of size below 2^24 as F32.
+    /// `128 * high + low`
+    fn join(self, high: Self::I, low: Self::I) -> Self::I;
+    /// Sums as F32, to nearest, ties to even.
     fn to_f32(self, sums: Self::I) -> <Self::L as Lanes>::V;
 }
 
@@ -83,7 +85,7 @@ mod tests {
     impl DotKernel for &Everything {
         #[inline(always)]
         fn run<D: Dots>(self, d: D) {
-            // SAFETY: 64 codes, and room for six vectors.
+            // SAFETY: 64 codes, and room for as many vectors.
             unsafe {
                 let x = i32::from_ne_bytes(self.x.map(i8::cast_unsigned));
                 let b = d.load(self.codes.as_ptr());
@@ -96,7 +98,10 @@ mod tests {
                     l.store(self.out.add(i).cast(), d.to_f32(sum));
                 }
                 let center = self.x.iter().map(|x| i32::from(*x)).sum::<i32>() * D::WIDE_CENTER;
-                l.store(self.out.add(3).cast(), d.to_f32(d.dot_wide(d.splat(center), b, x)));
+                let wide = d.dot_wide(d.splat(center), b, x);
+                l.store(self.out.add(3).cast(), d.to_f32(wide));
+                // Beyond 2^24, so that it is rounded.
+                l.store(self.out.add(4).cast(), d.to_f32(d.join(d.join(wide, d.splat(1)), sums[1])));
             }
         }
     }
@@ -114,7 +119,7 @@ mod tests {
                 _ => std::array::from_fn(|i| (mix(i as u32 + 64) as i8).max(-127)),
             };
             let run = |how: &dyn Fn(&Everything)| {
-                let mut out = [[0.0f32; LANES]; 4];
+                let mut out = [[0.0f32; LANES]; 5];
                 how(&Everything { codes, x, out: out.as_mut_ptr() });
                 out
             };

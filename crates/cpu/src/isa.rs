@@ -6,15 +6,14 @@ use tare_ops::{Isa, IsaSet};
 #[cfg(target_arch = "x86_64")]
 pub fn detect() -> IsaSet {
     use crate::lanes::{Lanes, avx2::Avx2, avx512::Avx512};
+    use crate::tiles::{Tiles, amx::Amx};
     let mut levels = Vec::new();
     levels.extend(Avx2::detect().map(|_| Isa::Avx2));
     if Avx512::detect().is_some() {
         levels.push(Isa::Avx512);
         levels.extend(is_x86_feature_detected!("avx512vnni").then_some(Isa::Avx512Vnni));
         levels.extend(is_x86_feature_detected!("avx512bf16").then_some(Isa::Avx512Bf16));
-        let features = raw_cpuid::CpuId::new().get_extended_feature_info();
-        let amx = features.is_some_and(|f| f.has_amx_tile() && f.has_amx_int8() && f.has_amx_bf16());
-        levels.extend(amx.then_some(Isa::Amx));
+        levels.extend(Amx::prove().map(|_| Isa::Amx));
     }
     IsaSet::new(levels)
 }

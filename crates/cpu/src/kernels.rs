@@ -6,9 +6,11 @@
 
 pub mod attention;
 pub mod embedding;
+pub mod into_tiles;
 pub mod kv_append;
 pub mod linear;
-pub mod linear_int8;
+pub mod linear_int;
+pub mod linear_tiles;
 pub mod norm;
 pub mod quantize;
 pub mod rope;

@@ -92,16 +92,39 @@ pub trait Lanes: Copy + Send + Sync + 'static {
     fn sum(self, v: Self::V) -> f32;
     /// Lane `i` is [`Lanes::sum`] of `v[i]`.
     fn sum_each(self, v: &[Self::V; LANES]) -> Self::V;
-    /// Lane `j` of row `i` becomes lane `i` of row `j`, bit by bit.
-    fn transpose(self, rows: &mut [Self::V; LANES]);
     /// The largest lane; no lane holds NaN.
     fn max_lane(self, v: Self::V) -> f32;
+    /// Lane `j` of vector `i` becomes lane `i` of vector `j`. Lanes are moved as they are, whatever they hold.
+    #[inline(always)]
+    fn transposed(self, v: &[Self::V; LANES]) -> [Self::V; LANES] {
+        let (mut rows, mut columns, mut out) = ([[0u32; LANES]; LANES], [[0u32; LANES]; LANES], *v);
+        // SAFETY: each row has room for a vector.
+        unsafe {
+            for (row, v) in rows.iter_mut().zip(v) {
+                self.store(row.as_mut_ptr().cast(), *v);
+            }
+            for (i, row) in rows.iter().enumerate() {
+                for (column, x) in columns.iter_mut().zip(row) {
+                    column[i] = *x;
+                }
+            }
+            for (out, column) in out.iter_mut().zip(&columns) {
+                *out = self.load(column.as_ptr().cast());
+            }
+        }
+        out
+    }
 
     /// 16 bytes.
     ///
     /// # Safety
     /// 16 bytes lie at `p`.
     unsafe fn bytes(self, p: *const u8) -> Self::Q;
+    /// 16 words of 32 bits.
+    ///
+    /// # Safety
+    /// 64 bytes lie at `p`; no alignment is needed.
+    unsafe fn words(self, p: *const u8) -> Self::Q;
     /// 16 signed bytes as F32.
     ///
     /// # Safety
@@ -227,4 +250,49 @@ pub unsafe fn sum_of_squares<L: Lanes>(l: L, p: *const f32, n: usize) -> f32 {
         acc = l.fma(x, x, acc);
     }
     l.sum(acc)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Transpose(Vec<u32>);
+
+    impl Kernel for &mut Transpose {
+        type Output = ();
+
+        #[inline(always)]
+        fn run<L: Lanes>(self, l: L) {
+            let at = self.0.as_mut_ptr().cast::<f32>();
+            // SAFETY: 16 vectors.
+            unsafe {
+                let mut v = [l.splat(0.0); LANES];
+                for (i, v) in v.iter_mut().enumerate() {
+                    *v = l.load(at.add(LANES * i));
+                }
+                for (i, v) in l.transposed(&v).into_iter().enumerate() {
+                    l.store(at.add(LANES * i), v);
+                }
+            }
+        }
+    }
+
+    fn is_transposed<L: Lanes>(l: L) {
+        // Bits that are no number must come through too.
+        let word = |i: u32| i << 24 | 0x007f_0000 | i;
+        let mut t = Transpose((0..256).map(word).collect());
+        l.vectorize(&mut t);
+        let want: Vec<u32> = (0..256).map(|i| word(i % 16 * 16 + i / 16)).collect();
+        assert_eq!(t.0, want, "{}", L::ISA);
+    }
+
+    #[test]
+    fn lanes_become_vectors() {
+        is_transposed(array::Array::detect().unwrap());
+        #[cfg(target_arch = "x86_64")]
+        {
+            avx2::Avx2::detect().into_iter().for_each(is_transposed);
+            avx512::Avx512::detect().into_iter().for_each(is_transposed);
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! The CPU backend: worker pool, kernels and step execution.
 //!
-//! [`CpuBackend`] keeps weights as the packed bytes it is given, or in [`panels`] for linears with 8-bit activations,
+//! [`CpuBackend`] keeps weights as the packed bytes it is given, or in [`panels`] for linears with activations in integers,
 //! compiles a plan into a [`program`] (buffers, bound kernels, barriers), and runs a step as one parallel region of its
 //! [`pool`]. Kernels are written once over [`lanes`] and [`unpack`], or over [`dots`] and [`coded`], and give the bits of the
 //! reference in `tare-ops` on every instruction set.
@@ -30,6 +30,8 @@ pub mod registry;
 pub mod rows;
 pub mod step;
 mod sync;
+pub mod tiled;
+pub mod tiles;
 pub mod unpack;
 
 pub use backend::{CpuBackend, CpuConfig};

@@ -11,7 +11,7 @@ use crate::panels::Packed;
 use crate::rows::padded;
 
 /// A weight that the backend holds. The bytes are those given: nothing is copied, so a mapped file stays mapped. Linears
-/// with 8-bit activations read a copy in panels, and where nobody else reads it, the bytes given are let go.
+/// with activations in integers read a copy in panels, and where nobody else reads it, the bytes given are let go.
 #[derive(Debug)]
 pub struct Held {
     info: WeightInfo,
@@ -94,7 +94,8 @@ impl Held {
     pub fn file(&self) -> Result<&Weight, Fault> {
         self.file.as_ref().ok_or_else(|| {
             let expected = "its bytes as the file has them, which this kernel reads";
-            Fault::new(&self.info.name, expected, "panels for 8-bit activations alone").remedy("pack the weight again")
+            Fault::new(&self.info.name, expected, "panels alone, as an earlier plan reads it")
+                .remedy("pack the weight again")
         })
     }
 

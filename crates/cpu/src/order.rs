@@ -2,6 +2,8 @@
 
 use tare_ops::BufId;
 
+use crate::tiled::Side;
+
 /// Something that stages read and write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resource {
@@ -9,8 +11,10 @@ pub enum Resource {
     Buffer(BufId),
     /// Its rounded copy.
     Rounded(BufId),
-    /// Its copy in 8 bits.
+    /// Its copies in integers.
     Codes(BufId),
+    /// Its copy in tiles for one side of a product.
+    Tiled(BufId, Side),
     /// The cache of a layer.
     Cache(u32),
     /// Sines and cosines of the step.

@@ -1,6 +1,7 @@
 //! A plan made ready: buffers allocated, kernels bound, barriers placed.
 
-mod int8;
+mod integers;
+mod tiles;
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -16,9 +17,11 @@ use crate::epilogue::{Bias, Epilogue};
 use crate::kernels::attention::{Attention, AttentionFn};
 use crate::kernels::embedding::panels::{Gather, GatherFn};
 use crate::kernels::embedding::{Embedding, EmbeddingFn};
+use crate::kernels::into_tiles::{IntoTiles, IntoTilesFn};
 use crate::kernels::kv_append::KvAppend;
 use crate::kernels::linear::{Linear, LinearFn};
-use crate::kernels::linear_int8::{LinearInt8, LinearInt8Fn};
+use crate::kernels::linear_int::{LinearInt, LinearIntFn};
+use crate::kernels::linear_tiles::{LinearTiles, LinearTilesFn};
 use crate::kernels::norm::{Norm, NormFn};
 use crate::kernels::quantize::{Quantize, QuantizeFn};
 use crate::kernels::rope::{Angles, Rope, RopeFn};
@@ -34,6 +37,7 @@ use crate::order::{Order, Resource};
 use crate::planted::Spin;
 use crate::registry::{Entry, Registry};
 use crate::rows::{Rows, padded};
+use crate::tiled::Tiled;
 
 /// What a stage does.
 #[derive(Clone, Debug)]
@@ -42,8 +46,10 @@ pub enum Task {
     Angles(Angles),
     /// Rounding in front of linears.
     Round(Round, RowSpace),
-    /// Activations to 8 bits in front of linears.
+    /// Activations to integers in front of linears.
     Quantize(QuantizeFn, Quantize, RowSpace),
+    /// Activations to tiles of BF16 in front of linears.
+    IntoTiles(IntoTilesFn, IntoTiles, RowSpace),
     /// Rows of the embedding.
     Embedding(EmbeddingFn, Embedding),
     /// The same, out of panels.
@@ -54,8 +60,10 @@ pub enum Task {
     Rope(RopeFn, Rope),
     /// Matrix product.
     Linear(LinearFn, Linear, RowSpace),
-    /// Matrix product with activations in 8 bits.
-    LinearInt8(LinearInt8Fn, LinearInt8, RowSpace),
+    /// Matrix product with activations in integers.
+    LinearInt(LinearIntFn, LinearInt, RowSpace),
+    /// Matrix product in tiles.
+    LinearTiles(LinearTilesFn, LinearTiles, RowSpace),
     /// Keys and values into the cache.
     KvAppend(KvAppend),
     /// Attention, and the counter from which its workers take pieces.
@@ -234,8 +242,10 @@ struct Build<'a> {
     rows: Vec<Rows>,
     /// The rounded copy of each buffer, and whether it is that of the buffer's present content.
     rounded: Vec<Option<(Rows, bool)>>,
-    /// The copy of each buffer in 8 bits, in the same way.
-    codes: Vec<Option<(Codes, bool)>>,
+    /// The copies of each buffer in integers of one and of two planes, in the same way.
+    codes: Vec<[Option<(Codes, bool)>; 2]>,
+    /// The copies of each buffer in tiles, one for each side that asks for it, in the same way.
+    tiled: Vec<Vec<(Tiled, bool)>>,
     kept: Vec<Kept>,
     angles: Option<Angles>,
     order: Order,
@@ -251,7 +261,8 @@ impl<'a> Build<'a> {
             memory: Vec::new(),
             rows: Vec::new(),
             rounded: vec![None; plan.buffers.len()],
-            codes: vec![None; plan.buffers.len()],
+            codes: vec![[None; 2]; plan.buffers.len()],
+            tiled: vec![Vec::new(); plan.buffers.len()],
             kept: Vec::new(),
             angles: None,
             order: Order::default(),
@@ -315,7 +326,8 @@ impl<'a> Build<'a> {
         for w in writes {
             if let Resource::Buffer(id) = w {
                 self.rounded[id.0 as usize].iter_mut().for_each(|(_, fresh)| *fresh = false);
-                self.codes[id.0 as usize].iter_mut().for_each(|(_, fresh)| *fresh = false);
+                self.codes[id.0 as usize].iter_mut().flatten().for_each(|(_, fresh)| *fresh = false);
+                self.tiled[id.0 as usize].iter_mut().for_each(|(_, fresh)| *fresh = false);
             }
         }
         self.stages.push(Stage { task, call, barrier });
@@ -350,8 +362,11 @@ impl<'a> Build<'a> {
                 self.push(i, Task::Rope(f, call), &[Resource::Angles], &[Buffer(*x)]);
             }
             (Op::Linear { .. }, Entry::Linear(f)) => self.linear(i, op, f)?,
-            (Op::Linear { x, weight, .. }, Entry::LinearInt8 { quantize, product }) => {
-                self.linear_int8(i, op, (*x, *weight), (quantize, product))?;
+            (Op::Linear { x, weight, .. }, Entry::LinearInt(kernel)) => {
+                self.linear_int(i, op, (*x, *weight), kernel)?;
+            }
+            (Op::Linear { x, weight, .. }, Entry::LinearTiles(kernel)) => {
+                self.linear_tiles(i, op, (*x, *weight), kernel)?;
             }
             (Op::KvAppend { layer, k, v }, Entry::KvAppend) => {
                 let kv = self.plan.kv;

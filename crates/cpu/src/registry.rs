@@ -1,8 +1,14 @@
 //! Every kernel of this backend, the preferred ones first.
 
+mod tiles;
+
+pub use tiles::InTiles;
+use tiles::MANY_ROWS;
+
 use std::marker::PhantomData;
 
 use tare_core::{AffineBits, Format};
+use tare_formats::codec::quants::Coding;
 use tare_ops::{Fit, Isa, IsaSet, OpName, OpShape, Order, Rounding, Slack, Variant};
 
 use crate::coded::{Coded, Visit, visit};
@@ -11,7 +17,7 @@ use crate::kernels::attention::{AttentionFn, Method, columns, ordered, spans};
 use crate::kernels::embedding::panels::{GatherFn, OfFormat};
 use crate::kernels::embedding::{self, EmbeddingFn};
 use crate::kernels::linear::{self, LinearFn};
-use crate::kernels::linear_int8::{self, LinearInt8Fn};
+use crate::kernels::linear_int::{self, LinearIntFn};
 use crate::kernels::norm::{self, NormFn};
 use crate::kernels::quantize::{self, QuantizeFn};
 use crate::kernels::rope::{self, RopeFn};
@@ -29,13 +35,10 @@ pub enum Entry {
     Gather(GatherFn),
     /// See [`linear`](mod@linear).
     Linear(LinearFn),
-    /// See [`linear_int8`].
-    LinearInt8 {
-        /// Activations to 8 bits.
-        quantize: QuantizeFn,
-        /// The product.
-        product: LinearInt8Fn,
-    },
+    /// See [`linear_int`].
+    LinearInt(Integers),
+    /// See [`linear_tiles`](crate::kernels::linear_tiles).
+    LinearTiles(InTiles),
     /// See [`norm`]: rows and heads.
     Norm(NormFn),
     /// See [`rope`].
@@ -59,10 +62,24 @@ pub enum Entry {
     Sample(SampleFn),
 }
 
+/// A linear with activations in integers.
+#[derive(Clone, Copy, Debug)]
+pub struct Integers {
+    /// Bytes of an integer.
+    pub planes: usize,
+    /// Activations to integers.
+    pub quantize: QuantizeFn,
+    /// The product.
+    pub product: LinearIntFn,
+}
+
 impl Entry {
     /// Whether it reads its matrix in [`panels`](crate::panels); else as the file has it.
     pub const fn reads_panels(self) -> bool {
-        matches!(self, Entry::Gather(_) | Entry::LinearInt8 { .. })
+        match self {
+            Entry::LinearTiles(kernel) => kernel.panels,
+            _ => matches!(self, Entry::Gather(_) | Entry::LinearInt(_)),
+        }
     }
 }
 
@@ -79,18 +96,21 @@ impl Registry {
         let mut r = Self::default();
         #[cfg(target_arch = "x86_64")]
         {
+            // Before those in the reference's order: the first that is best is taken.
+            r.tiles::<crate::tiles::amx::Amx>();
             r.level::<crate::lanes::avx512::Avx512>();
             r.level::<crate::lanes::avx2::Avx2>();
         }
         r.level::<Array>();
         #[cfg(target_arch = "x86_64")]
         {
-            r.int8::<crate::dots::vnni::Vnni>();
-            r.int8::<crate::lanes::avx2::Avx2>();
+            r.integers::<crate::dots::vnni::Vnni>();
+            r.integers::<crate::lanes::avx2::Avx2>();
         }
-        r.int8::<Array>();
+        r.integers::<Array>();
         for (format, gather) in Format::ALL.into_iter().filter_map(|f| Some((f, visit(f, OfFormat)?))) {
-            r.eight_bits((OpName::Embedding, format, Isa::Portable), Entry::Gather(gather), always);
+            let what = (OpName::Embedding, format, "panels", Isa::Portable);
+            r.over_panels(what, (Order::Reference, Slack::F32, Rounding::ALL), Entry::Gather(gather), gathered);
         }
         r.add(OpName::KvAppend, None, Isa::Portable, Entry::KvAppend);
         r.add(OpName::SelectRows, None, Isa::Portable, Entry::SelectRows);
@@ -112,26 +132,36 @@ impl Registry {
             Some(f) => format!("{op}.{f}.{isa}"),
             None => format!("{op}.{isa}"),
         };
-        let fits = if matches!(entry, Entry::KvAppend | Entry::SelectRows) { always } else { best_level };
+        let fits = match entry {
+            Entry::KvAppend | Entry::SelectRows => always,
+            Entry::Linear(_) | Entry::Embedding(_) => of_the_file,
+            _ => best_level,
+        };
         let (order, slack, roundings) = (Order::Reference, Slack::F32, Rounding::FLOATING);
         self.variants.push(Variant { key, op, format, isa, order, slack, roundings, fits });
         self.entries.push(entry);
     }
 
-    /// A kernel that reads panels.
-    fn eight_bits(&mut self, (op, format, isa): (OpName, Format, Isa), entry: Entry, fits: Fits) {
-        let (key, format) = (format!("{op}.{format}.a8.{isa}"), Some(format));
-        let (order, slack, roundings) = (Order::Reference, Slack::F32, EIGHT_BITS);
+    /// A kernel that reads panels, with a word in its key for how it goes about it.
+    fn over_panels(
+        &mut self,
+        (op, format, word, isa): (OpName, Format, &str, Isa),
+        (order, slack, roundings): (Order, Slack, &'static [Rounding]),
+        entry: Entry,
+        fits: Fits,
+    ) {
+        let (key, format) = (format!("{op}.{format}.{word}.{isa}"), Some(format));
         self.variants.push(Variant { key, op, format, isa, order, slack, roundings, fits });
         self.entries.push(entry);
     }
 
     /// The linears written over [`Dots`], for one instruction set.
-    fn int8<D: Dots>(&mut self) {
+    fn integers<D: Dots>(&mut self) {
         for format in Format::ALL {
-            if let Some(entry) = visit(format, LinearOf::<D>(PhantomData)) {
-                self.eight_bits((OpName::Linear, format, D::ISA), entry, best_of_dots);
-            }
+            let Some([eight, sixteen]) = visit(format, LinearOf::<D>(PhantomData)) else { continue };
+            let what = |word| (OpName::Linear, format, word, D::ISA);
+            self.over_panels(what("a8"), (Order::Reference, Slack::F32, EIGHT_BITS), eight, best_of_dots);
+            self.over_panels(what("i16"), (Order::Free, Slack::Int16Blocks, SIXTEEN_BITS), sixteen, best_of_dots);
         }
     }
 
@@ -191,17 +221,23 @@ fn many_rows(v: &Variant, s: &OpShape, isa: &IsaSet) -> Fit {
 /// When a kernel fits.
 type Fits = fn(&Variant, &OpShape, &IsaSet) -> Fit;
 
-/// What linears over panels do to activations.
+/// What linears over integers of 8 bits do to activations.
 const EIGHT_BITS: &[Rounding] = &[Rounding::Int8];
+/// What those over integers of 15 bits do, beside making them.
+const SIXTEEN_BITS: &[Rounding] = &[Rounding::Bf16];
 
-/// The linear of a format on `D`.
+/// The linears of a format on `D`: with activations in integers of 8 and of 15 bits.
 struct LinearOf<D>(PhantomData<D>);
 
 impl<D: Dots> Visit for LinearOf<D> {
-    type Output = Entry;
-    fn visit<F: Coded>(self) -> Entry {
-        Entry::LinearInt8 { quantize: quantize::kernel::<D::L>(), product: linear_int8::kernel::<D, F>() }
+    type Output = [Entry; 2];
+    fn visit<F: Coded>(self) -> [Entry; 2] {
+        [integers::<D, F, 1>(), integers::<D, F, 2>()].map(Entry::LinearInt)
     }
+}
+
+fn integers<D: Dots, F: Coded, const P: usize>() -> Integers {
+    Integers { planes: P, quantize: quantize::kernel::<D::L, P>(), product: linear_int::kernel::<D, F, P>() }
 }
 
 fn of_format<L: Lanes>(format: Format) -> (LinearFn, EmbeddingFn) {
@@ -228,6 +264,33 @@ fn both<L: Lanes, F: Unpack>() -> (LinearFn, EmbeddingFn) {
 
 fn always(_: &Variant, _: &OpShape, _: &IsaSet) -> Fit {
     Fit::Best
+}
+
+/// Whether the weight of a call lies in panels: in packed formats, for 8-bit activations and in classes in any order. Class
+/// and format alone say so, so that all who read a weight agree, whatever the bucket.
+fn in_panels(s: &OpShape) -> bool {
+    let packed = s.format.is_some_and(|f| Coding::of(f).is_some());
+    packed && s.rounding.is_some_and(|r| r == Rounding::Int8 || s.order == Order::Free)
+}
+
+/// Kernels that read a matrix as the file has it.
+fn of_the_file(v: &Variant, s: &OpShape, isa: &IsaSet) -> Fit {
+    if in_panels(s) {
+        return Fit::No { why: "reads weights as the file has them, which this class keeps in panels".to_string() };
+    }
+    if v.op == OpName::Linear && s.order == Order::Free && s.rows >= MANY_ROWS {
+        let why = format!("multiplies many rows in F32, for which there are kernels of tiles ({})", Isa::Amx);
+        return Fit::Fallback { why };
+    }
+    best_level(v, s, isa)
+}
+
+/// Rows of a table that lies in panels.
+fn gathered(_: &Variant, s: &OpShape, _: &IsaSet) -> Fit {
+    if in_panels(s) {
+        return Fit::Best;
+    }
+    Fit::No { why: "reads a table in panels, and this one lies as the file has it".to_string() }
 }
 
 /// Best on the highest level that the host has a kernel for; a fallback below it.

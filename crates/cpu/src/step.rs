@@ -9,8 +9,8 @@ use tare_ops::{Batch, RowSpace};
 
 use crate::kernels::attention::{Cache, scratch::Scratch};
 use crate::kernels::kv_append::TableView;
-use crate::kernels::linear;
 use crate::kernels::sample::Outputs;
+use crate::kernels::{linear, linear_tiles};
 use crate::kv::out_of_memory;
 use crate::memory::Memory;
 use crate::pool::Region;
@@ -29,7 +29,8 @@ impl Workspace {
     /// # Errors
     /// When memory runs out.
     pub fn new() -> Result<Self, OpError> {
-        let bytes = linear::SCRATCH * size_of::<f32>();
+        // Only what a kernel touches is there.
+        let bytes = linear::SCRATCH.max(linear_tiles::SCRATCH) * size_of::<f32>();
         let linear = Memory::zeroed(bytes).ok_or_else(|| out_of_memory("a worker's scratch", bytes))?;
         Ok(Self { linear })
     }
@@ -110,12 +111,14 @@ impl Step<'_> {
                 Task::Angles(angles) => angles.fill(&self.program.rope, &self.batch.rows, region),
                 Task::Round(round, space) => round.run(self.rows(*space), region),
                 Task::Quantize(f, call, space) => f(call, self.rows(*space), region),
+                Task::IntoTiles(f, call, space) => f(call, self.rows(*space), region),
                 Task::Embedding(f, call) => f(call, self.tokens, region),
                 Task::Gather(f, call) => f(call, self.tokens, region),
                 Task::Norm(f, call, space) => f(call, self.rows(*space), region),
                 Task::Rope(f, call) => f(call, all, region),
                 Task::Linear(f, call, space) => f(call, self.rows(*space), region, workspace.linear.as_ptr()),
-                Task::LinearInt8(f, call, space) => f(call, self.rows(*space), region),
+                Task::LinearInt(f, call, space) => f(call, self.rows(*space), region),
+                Task::LinearTiles(f, call, space) => f(call, self.rows(*space), region, workspace.linear.as_ptr()),
                 Task::KvAppend(call) => call.run(&self.batch.rows, self.tables, region),
                 Task::Attention(f, call, next) => {
                     let (rows, tables) = (&self.batch.rows[..], self.tables);

@@ -69,7 +69,7 @@ impl ArmFacts {
             work: work(rig, request)?,
             arm: arm(rig, engine, resolved, &canonical::digest(&plan), build)?,
             plan,
-            demands: floor::demands(&resolved.plan, request, floor::flop_ceiling(&rig.on, rig.class)),
+            demands: floor::demands(&resolved.plan, request, floor::flop_ceiling(rig.class)),
             config: config(rig, engine),
             build: build.clone(),
             threads: engine.info().threads,

@@ -7,7 +7,6 @@ use tare_model::planner::op_shape;
 use tare_ops::{Bucket, Class, Cost, ForwardPlan, OpCall, OpName, OpShape, Order, Rounding, variant::cost};
 use tare_probe::Ceilings;
 
-use crate::On;
 use crate::work::ClockedRequest;
 
 /// Name of the ceiling that bounds bytes: reads from memory.
@@ -17,17 +16,18 @@ pub const FLOP_CEILING: &str = "fma-f32";
 /// Name of the ceiling that bounds the operations of a plan with 8-bit activations. It is not measured, so that floors of
 /// such plans stand on bytes: F32 multiply-adds bound no integer product.
 pub const INT8_CEILING: &str = "dot-int8";
-/// Name of the ceiling that bounds operations of products on tensor cores.
+/// Name of the ceiling that bounds operations of products in any order: on tensor cores, tiles or integers. On the processor
+/// it is not measured: floors stand on bytes there.
 pub const PRODUCT_CEILING: &str = "products-bf16";
 
-/// The ceiling of the operations of a class: on a device products with sums in any order run on tensor cores.
-pub fn flop_ceiling(on: &On, class: Class) -> &'static str {
+/// The ceiling of the operations of a class: products with sums in any order are no F32 multiply-adds.
+pub fn flop_ceiling(class: Class) -> &'static str {
     if class.rounding == Rounding::Int8 {
         return INT8_CEILING;
     }
-    match (on, class.order) {
-        (On::Cuda(_), Order::Free) => PRODUCT_CEILING,
-        _ => FLOP_CEILING,
+    match class.order {
+        Order::Free => PRODUCT_CEILING,
+        Order::Reference => FLOP_CEILING,
     }
 }
 
@@ -64,15 +64,22 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// The ceilings of `threads` where they were measured, else those of all, which no part of them can exceed.
-    pub fn of(ceilings: &Ceilings, threads: usize) -> Self {
+    /// The ceilings of `threads` where they were measured, else those of all, which no part of them can exceed; for a class
+    /// with sums in `order`.
+    pub fn of(ceilings: &Ceilings, threads: usize, order: Order) -> Self {
         let r = &ceilings.readings;
         let (bytes, flops) = if threads == 1 {
             (&r.read_1t_bytes_per_s, &r.fma_f32_1t_flop_per_s)
         } else {
             (&r.read_all_bytes_per_s, &r.fma_f32_all_flop_per_s)
         };
-        Self { bytes_per_s: bytes.clone(), flops_per_s: flops.clone() }
+        let flops_per_s = match order {
+            Order::Reference => flops.clone(),
+            Order::Free => {
+                Reading::unavailable("products in any order have no ceiling that is measured on a processor")
+            }
+        };
+        Self { bytes_per_s: bytes.clone(), flops_per_s }
     }
 
     /// The ceilings of a device, for a class with sums in `order`: products of a free class run on tensor cores.

@@ -197,7 +197,7 @@ impl Bench<'_> {
         let inner = self.inner(&arms, &batch)?;
         let passes: Vec<Vec<Vec<f64>>> =
             (0..self.study.passes).map(|_| self.pass(&arms, &batch, inner)).collect::<Result<_, _>>()?;
-        let pace = Pace::of(self.study.ceilings, self.tap.describe().threads);
+        let pace = Pace::of(self.study.ceilings, self.tap.describe().threads, of.plan.order());
         let floor = pace.floor(of.cost());
         let medians: Vec<f64> = (0..arms.len())
             .map(|a| median(&passes.iter().flat_map(|p| p[a].clone()).collect::<Vec<_>>()).unwrap_or(f64::NAN))

@@ -94,7 +94,8 @@ impl Rig<'_> {
 
     /// An engine that scores whole sequences in one pass, in `class`: whole panels of rows, on other kernels than those
     /// under test. What runs on the processor is judged by kernels of another vector width, where the host has two: both
-    /// give the same bits when both are right. What a device runs is judged by the widest.
+    /// give the same bits when both are right. What a device runs is judged by the widest. A class in any order is judged in
+    /// the reference's.
     ///
     /// # Errors
     /// As [`Rig::engine`].
@@ -103,7 +104,7 @@ impl Rig<'_> {
         let narrower = self.on == On::Cpu && self.cpu.isa.has(Isa::Avx512);
         let isa = if narrower { self.cpu.isa.up_to(Isa::Avx2) } else { self.cpu.isa.clone() };
         let backend = CpuBackend::new(CpuConfig { isa, ..self.cpu.clone() })?;
-        Ok(Engine::new(self.model, Box::new(backend), self.config(plan, class, JUDGE_ROWS))?)
+        Ok(Engine::new(self.model, Box::new(backend), self.config(plan, class.in_order(), JUDGE_ROWS))?)
     }
 
     fn config(&self, plan: PlanSpec, class: Class, max_rows: usize) -> EngineConfig {

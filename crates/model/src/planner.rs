@@ -80,7 +80,9 @@ pub fn resolve(
     let mut choices: Vec<Choice> = Vec::new();
     for i in 0..plan.calls.len() {
         let op = plan.calls[i].op.name();
-        let shape = op_shape(&plan, &plan.calls[i].op, target.context);
+        // The class itself says the order, which a judge of one in any order asks for otherwise than by its name.
+        let order = target.class.order;
+        let shape = OpShape { order, ..op_shape(&plan, &plan.calls[i].op, target.context) };
         let known = choices.iter().position(|c| c.op == op && c.shape == shape);
         let at = match known {
             Some(at) => at,
@@ -160,6 +162,7 @@ pub fn op_shape(plan: &ForwardPlan, op: &Op, context: usize) -> OpShape {
         kv_element_bytes: 0,
         context: 0,
         rounding: None,
+        order: plan.order(),
     };
     match op {
         Op::Embedding { table, out } => OpShape { rounding: plan.rounding_of(*table), ..flat(rows(*out), width(*out)) },
@@ -327,6 +330,7 @@ mod tests {
             kv_element_bytes: 0,
             context: 0,
             rounding: None,
+            order: Order::Reference,
         };
         let mut spec = PlanSpec::find(PlanSpec::DEFAULT).unwrap();
         spec.operators.insert("rope".into(), Strategy::try_from(strategy.to_owned()).unwrap());

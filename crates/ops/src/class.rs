@@ -159,6 +159,12 @@ impl Class {
         CLASSES.into_iter().find(|c| c.name == name).unwrap_or(self)
     }
 
+    /// The same arithmetic in the reference's order of sums: by what a class in any order is judged.
+    #[must_use]
+    pub fn in_order(self) -> Self {
+        Self { order: Order::Reference, ..self }
+    }
+
     /// Whether a kernel that adds in `order` may compute in this class; the reason when not.
     ///
     /// # Errors
@@ -222,8 +228,12 @@ mod tests {
             }
             assert!(free.allows(Order::Free).is_ok() && free.allows(Order::Reference).is_ok());
             assert!(ordered.allows(Order::Free).unwrap_err().contains(ordered.name));
+            let judge = free.in_order();
+            assert_eq!((judge.rounding, judge.kv, judge.name), (free.rounding, free.kv, free.name));
+            assert!(judge.allows(Order::Free).is_err());
         }
     }
+
     #[test]
     fn eight_bit_activations_are_for_packed_weights_alone() {
         for (name, plain) in [("w4a8", "w4a16"), ("w8a8", "w8a16")] {

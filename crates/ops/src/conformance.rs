@@ -30,7 +30,7 @@ mod sampling;
 mod values;
 
 pub use case::Case;
-pub use judge::{Closeness, Difference, Report, check, run, run_kernel};
+pub use judge::{Closeness, Difference, Report, check, check_kernels, run, run_kernel};
 
 use tare_core::Format;
 

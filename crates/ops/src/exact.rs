@@ -10,8 +10,8 @@ use tare_core::Weight;
 use tare_formats::codec::dequantize_row;
 
 use crate::class::Rounding;
-use crate::reference::int8;
 use crate::reference::linear::round_bf16;
+use crate::reference::{int8, int16};
 use crate::variant::Slack;
 
 /// Share of the sizes of the terms of a sum that rounding its partial sums may cost: 2^-15, room for a few hundred
@@ -100,9 +100,9 @@ pub struct Taken {
 }
 
 impl Taken {
-    /// The row `x`. Where it is not quite known, it may be rounded to either side. Rounded to 8 bits, each number is open
-    /// by half a step of its block.
-    pub fn new(x: &Bounds, rounding: Rounding) -> Self {
+    /// The row `x`, as a kernel of `slack` takes it. Where it is not quite known, it may be rounded to either side. Rounded to
+    /// 8 bits, each number is open by half a step of its block.
+    pub fn new(x: &Bounds, rounding: Rounding, slack: Slack) -> Self {
         if rounding == Rounding::Int8 {
             let steps = half_steps(x).zip(&x.limit).map(|(step, limit)| step + limit);
             let open = steps.enumerate().filter(|(_, by)| *by != 0.0).collect();
@@ -117,7 +117,30 @@ impl Taken {
         };
         let open = (0..value.len()).filter(|i| x.limit[*i] != 0.0).map(|i| (i, apart(i)));
         let open = open.filter(|(_, by)| *by != 0.0).collect();
-        Self { value, open }
+        let taken = Self { value, open };
+        if slack == Slack::Int16Blocks { taken.in_blocks() } else { taken }
+    }
+
+    /// As integers of 15 bits. Where one number of a block is open, so is the step of all.
+    fn in_blocks(mut self) -> Self {
+        let mut by = vec![0.0; self.value.len()];
+        self.open.iter().for_each(|(i, open)| by[*i] = *open);
+        for (values, by) in self.value.chunks_mut(int16::BLOCK).zip(by.chunks_mut(int16::BLOCK)) {
+            let mut x = [0.0; int16::BLOCK];
+            x.iter_mut().zip(&*values).for_each(|(x, v)| *x = *v as f32);
+            if by.iter().all(|by| *by == 0.0) {
+                let block = int16::Block::of(&x);
+                let taken = block.codes.iter().map(|c| f64::from(*c) * f64::from(block.scale));
+                values.iter_mut().zip(taken).for_each(|(v, taken)| *v = taken);
+            } else {
+                let sizes = values.iter().zip(&*by).map(|(v, by)| v.abs() + by);
+                let most = sizes.fold(0.0, f64::max);
+                let half_step = most / if most < f64::from(int16::LEAST) { 1.0 } else { f64::from(int16::MOST) };
+                by.iter_mut().for_each(|by| *by += half_step);
+            }
+        }
+        self.open = by.into_iter().enumerate().filter(|(_, by)| *by != 0.0).collect();
+        self
     }
 }
 
@@ -237,10 +260,10 @@ mod tests {
         let unit = 1.0 / 128.0;
         // In the middle of two BF16 numbers, and far from it.
         let x = Bounds { value: vec![1.0 + unit / 2.0, 1.0 + unit / 4.0], limit: vec![1e-6; 2] };
-        let taken = Taken::new(&x, Rounding::Bf16);
+        let taken = Taken::new(&x, Rounding::Bf16, Slack::F32);
         assert_eq!(taken.value, [1.0, 1.0]);
         assert_eq!(taken.open, [(0, unit)]);
-        let as_it_is = Taken::new(&x, Rounding::F32).open;
+        let as_it_is = Taken::new(&x, Rounding::F32, Slack::F32).open;
         assert!(as_it_is.iter().all(|(_, by)| (by - 1e-6).abs() < 1e-12) && as_it_is.len() == 2);
     }
 
@@ -248,10 +271,27 @@ mod tests {
     fn rounding_to_8_bits_opens_each_number_by_half_a_step() {
         let mut x = vec![1.0f32; int8::BLOCK + 1];
         x[int8::BLOCK] = int8::LEAST / 2.0;
-        let open = Taken::new(&Bounds::exactly(&x), Rounding::Int8).open;
+        let open = Taken::new(&Bounds::exactly(&x), Rounding::Int8, Slack::F32).open;
         assert_eq!(open.len(), x.len());
         assert!((open[0].1 - 0.5001 / 127.0).abs() < 1e-9);
         assert_eq!(open[int8::BLOCK].1, f64::from(x[int8::BLOCK]), "a block that becomes zeros is open by all of it");
+    }
+
+    #[test]
+    fn rounding_to_15_bits_is_known_where_the_block_is() {
+        let mut x = vec![1.0f32; int16::BLOCK + 1];
+        (x[1], x[int16::BLOCK]) = (0.001, 0.001);
+        let of = |x: &Bounds| Taken::new(x, Rounding::Bf16, Slack::Int16Blocks);
+        let mut known = Bounds::exactly(&x);
+        let taken = of(&known);
+        let step = 1.0 / 8192.0;
+        assert_eq!((taken.value[0], taken.value[1]), (1.0, 8.0 * step));
+        assert_eq!(taken.value[int16::BLOCK], f64::from(round_bf16(0.001)), "the largest of its own block");
+        assert_eq!(taken.open, []);
+        known.limit[0] = 1e-9;
+        let open = of(&known).open;
+        assert_eq!(open.len(), int16::BLOCK, "one block is open, the other is not");
+        assert!(open.iter().all(|(_, by)| (0.5 * step..2.0 * step).contains(by)), "{open:?}");
     }
 
     #[test]
@@ -259,7 +299,7 @@ mod tests {
         let w: Vec<u8> = [2.0f32, -4.0].iter().flat_map(|w| w.to_le_bytes()).collect();
         let w = Weight::blocks("w", Format::F32, 1, 2, Blob::from_vec(w)).unwrap();
         let x = Bounds { value: vec![1.0, 1.0], limit: vec![0.0, 0.5] };
-        let y = products(&w, Slack::F32, 0..1, &[Taken::new(&x, Rounding::F32)]).remove(0);
+        let y = products(&w, Slack::F32, 0..1, &[Taken::new(&x, Rounding::F32, Slack::F32)]).remove(0);
         assert_eq!(y.value, [-2.0]);
         assert!((y.limit[0] - 2.0 - 6.0 * SUM).abs() < 1e-12, "4 times a half, and the sum of 2 and 4");
         let unit = swiglu(&y, &Bounds::exactly(&[3.0]));
@@ -273,7 +313,7 @@ mod tests {
     fn rounded_operands_are_counted_as_they_are() {
         let third = 1.0f32 / 3.0;
         let w = Weight::blocks("w", Format::F32, 1, 1, Blob::from_vec(third.to_le_bytes().to_vec())).unwrap();
-        let x = [Taken::new(&Bounds::exactly(&[1.0]), Rounding::F32)];
+        let x = [Taken::new(&Bounds::exactly(&[1.0]), Rounding::F32, Slack::F32)];
         let of = |slack| products(&w, slack, 0..1, &x).remove(0);
         assert!(of(Slack::Bf16Products).off(0, round_bf16(third)) <= 1.0);
         assert!(of(Slack::Bf16Products).off(0, third) > 1.0, "a weight that was not rounded is another one");

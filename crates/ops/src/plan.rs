@@ -5,7 +5,7 @@ use tare_core::{DType, Fault, Format};
 use tare_formats::codec::quants::Coding;
 pub use tare_formats::config::RopeStyle;
 
-use crate::class::Rounding;
+use crate::class::{Class, Order, Rounding};
 use crate::op::{BufId, Op, WeightId};
 use crate::variant::OpShape;
 
@@ -257,6 +257,7 @@ impl ForwardPlan {
             kv_element_bytes: kv.dtype.bytes(),
             context: 0,
             rounding: None,
+            order: self.order(),
         };
         match op {
             Op::Linear { x, rounding, .. } => (shape.k, shape.rounding) = (width(x), Some(*rounding)),
@@ -269,6 +270,11 @@ impl ForwardPlan {
             _ => {}
         }
         shape
+    }
+
+    /// The order of sums that the plan's class promises; that of the reference for a class that is not built.
+    pub fn order(&self) -> Order {
+        Class::by_name(&self.class).map_or(Order::Reference, |class| class.order)
     }
 
     /// What the linears that multiply with a weight do to their input first; none when there are none.

@@ -5,7 +5,7 @@
 //!
 //! - a dot product or a sum runs in 16 lanes ([`lanes`]): one AVX-512 register, two of AVX2, four of NEON;
 //! - products are fused (`f32::mul_add`), each step rounded once;
-//! - activations in 8 bits are multiplied in integers, and added up over groups in one order ([`int8`]);
+//! - activations in integers are multiplied exactly, and added up over groups in one order ([`blocks`]);
 //! - a row's result depends on that row alone: never on the batch, the tile, the page layout or the thread count;
 //! - `exp` is a polynomial of this crate ([`exp`](mod@exp)), made of elementwise IEEE operations, not the platform's.
 //!
@@ -13,10 +13,12 @@
 
 pub mod attention;
 pub mod backend;
+pub mod blocks;
 pub mod embedding;
 pub mod exp;
 mod filter;
 pub mod head_norm;
+pub mod int16;
 pub mod int8;
 pub mod kv;
 pub mod lanes;

@@ -30,6 +30,8 @@ pub struct OpShape {
     pub context: usize,
     /// What a linear operator does to its input first; of an embedding that is also a head, what the head does.
     pub rounding: Option<Rounding>,
+    /// The order of sums that the class promises. In a class in any order a backend may keep weights in another layout.
+    pub order: Order,
 }
 
 /// Whether a kernel can take a call.
@@ -82,6 +84,9 @@ pub enum Slack {
     /// Operands that the class keeps in F32 are rounded to BF16, to nearest even, before a product: dequantized weights, and
     /// of attention the queries and the weights of the tokens.
     Bf16Products,
+    /// Inputs of linears, rounded as the class says, become integers of 15 bits by 32 before a product: see
+    /// [`crate::reference::int16`].
+    Int16Blocks,
 }
 
 /// One kernel of a backend.

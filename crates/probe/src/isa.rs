@@ -92,7 +92,7 @@ impl CpuFeatures {
             ("avx512", avx512),
             ("avx512vnni", avx512 && self.avx512vnni),
             ("avx512bf16", avx512 && self.avx512bf16),
-            ("amx", avx512 && self.amx_tile && self.amx_int8 && self.amx_bf16),
+            ("amx", avx512 && self.avx512bf16 && self.amx_tile && self.amx_int8 && self.amx_bf16),
         ];
         levels.iter().filter(|(_, present)| *present).map(|(name, _)| *name).collect()
     }
@@ -105,7 +105,7 @@ mod x86 {
 
     pub(super) fn detect() -> CpuFeatures {
         let extended = raw_cpuid::CpuId::new().get_extended_feature_info();
-        let amx = extended.filter(|_| amx_usable());
+        let amx = extended.filter(|_| crate::amx::usable().available().is_some());
         CpuFeatures {
             sse2: has!("sse2"),
             sse4_1: has!("sse4.1"),
@@ -127,43 +127,6 @@ mod x86 {
             amx_bf16: amx.as_ref().is_some_and(|e| e.has_amx_bf16()),
             ..CpuFeatures::default()
         }
-    }
-
-    /// Whether the system saves tile registers (XCR0 bits 17 and 18, Intel SDM vol. 1 ch. 18) and gives them to
-    /// processes that ask. On Linux a process must still ask before its first tile instruction.
-    fn amx_usable() -> bool {
-        const TILE_STATE: u64 = 0b11 << 17;
-        let saves_state = raw_cpuid::CpuId::new().get_feature_info().is_some_and(|f| f.has_oxsave());
-        // SAFETY: the OSXSAVE bit says that XGETBV exists and may be executed in user mode.
-        let saved = if saves_state { unsafe { read_xcr0() } } else { 0 };
-        saved & TILE_STATE == TILE_STATE && system_grants_tiles()
-    }
-
-    /// The register that says which processor state the system saves.
-    ///
-    /// # Safety
-    /// The processor must have XSAVE and the system must have enabled it (CPUID leaf 1, OSXSAVE).
-    #[target_feature(enable = "xsave")]
-    unsafe fn read_xcr0() -> u64 {
-        // SAFETY: register 0 exists wherever XGETBV does; the caller vouches for XGETBV.
-        unsafe { std::arch::x86_64::_xgetbv(0) }
-    }
-
-    /// Whether this kernel knows the tile-data state, by ARCH_GET_XCOMP_SUPP (Linux, Documentation/arch/x86/xstate).
-    #[cfg(target_os = "linux")]
-    fn system_grants_tiles() -> bool {
-        const ARCH_GET_XCOMP_SUPP: libc::c_int = 0x1021;
-        const TILE_DATA: u64 = 1 << 18;
-        let mut supported = 0u64;
-        // SAFETY: this call writes one u64 through the pointer, which is ours; kernels without it return an error.
-        let status = unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_GET_XCOMP_SUPP, &raw mut supported) };
-        status == 0 && supported & TILE_DATA != 0
-    }
-
-    /// Elsewhere no leave is needed beyond XCR0.
-    #[cfg(not(target_os = "linux"))]
-    fn system_grants_tiles() -> bool {
-        true
     }
 }
 
@@ -196,9 +159,10 @@ mod tests {
         assert_eq!(avx2.levels(), ["portable", "avx2"]);
         assert_eq!(CpuFeatures { f16c: false, ..avx2 }.levels(), ["portable"]);
         let avx512 = CpuFeatures { avx512f: true, avx512bw: true, avx512vl: true, avx512dq: true, ..avx2 };
-        let amx = CpuFeatures { amx_tile: true, amx_int8: true, amx_bf16: true, avx512vnni: true, ..avx512 };
-        assert_eq!(amx.levels(), ["portable", "avx2", "avx512", "avx512vnni", "amx"]);
-        assert!(!CpuFeatures { avx512dq: false, ..amx }.levels().contains(&"avx512vnni"));
+        let amx = CpuFeatures { amx_tile: true, amx_int8: true, amx_bf16: true, avx512bf16: true, ..avx512 };
+        assert_eq!(amx.levels(), ["portable", "avx2", "avx512", "avx512bf16", "amx"]);
+        assert_eq!(CpuFeatures { avx512bf16: false, ..amx }.levels(), ["portable", "avx2", "avx512"]);
+        assert!(!CpuFeatures { avx512dq: false, ..amx }.levels().contains(&"avx512bf16"));
     }
 
     #[test]

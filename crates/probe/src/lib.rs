@@ -10,6 +10,7 @@
 pub mod affinity;
 pub mod allocator;
 pub mod allowance;
+pub mod amx;
 pub mod cache;
 pub mod ceilings;
 pub mod clock;

@@ -61,6 +61,10 @@ impl Dots for Array {
         self.dot(acc, codes, x)
     }
     #[inline(always)]
+    fn join(self, high: [i32; LANES], low: [i32; LANES]) -> [i32; LANES] {
+        std::array::from_fn(|l| (high[l] << 7) + low[l])
+    }
+    #[inline(always)]
     fn to_f32(self, sums: [i32; LANES]) -> [f32; LANES] {
         sums.map(|i| i as f32)
     }

@@ -93,6 +93,13 @@ impl Dots for Avx2 {
         }
     }
     #[inline(always)]
+    fn join(self, high: B, low: B) -> B {
+        unsafe {
+            let each = |i: usize| _mm256_add_epi32(_mm256_slli_epi32::<7>(high[i]), low[i]);
+            [each(0), each(1)]
+        }
+    }
+    #[inline(always)]
     fn to_f32(self, sums: B) -> [__m256; 2] {
         unsafe { [_mm256_cvtepi32_ps(sums[0]), _mm256_cvtepi32_ps(sums[1])] }
     }

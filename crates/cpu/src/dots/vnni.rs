@@ -71,6 +71,10 @@ impl Dots for Vnni {
         self.dot(acc, codes, x)
     }
     #[inline(always)]
+    fn join(self, high: __m512i, low: __m512i) -> __m512i {
+        unsafe { _mm512_add_epi32(_mm512_slli_epi32::<7>(high), low) }
+    }
+    #[inline(always)]
     fn to_f32(self, sums: __m512i) -> __m512 {
         unsafe { _mm512_cvtepi32_ps(sums) }
     }

@@ -2,7 +2,7 @@
 //!
 //! math: `out[t] = table[token(t)]`
 //! shapes: table [V, D] packed, out [T, D]
-//! layout: table rows as the file has them; where the table is also the head of linears with 8-bit activations, in their panels
+//! layout: table rows as the file has them; where the table is also the head of a linear that reads panels, in those
 //! precision: exact: the dequantization of `tare_formats::codec`
 //! preconditions: tokens below V
 //! cost: T packed rows

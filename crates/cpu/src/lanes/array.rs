@@ -121,15 +121,6 @@ impl Lanes for Array {
         each(*v, tree)
     }
     #[inline(always)]
-    fn transpose(self, rows: &mut [V; LANES]) {
-        let from = *rows;
-        for (i, row) in from.iter().enumerate() {
-            for (j, x) in row.iter().enumerate() {
-                rows[j][i] = *x;
-            }
-        }
-    }
-    #[inline(always)]
     fn max_lane(self, v: V) -> f32 {
         tare_ops::reference::lanes::max(&v)
     }
@@ -138,6 +129,11 @@ impl Lanes for Array {
     unsafe fn bytes(self, p: *const u8) -> Q {
         // SAFETY: the caller's promise.
         each(unsafe { p.cast::<[u8; LANES]>().read() }, u32::from)
+    }
+    #[inline(always)]
+    unsafe fn words(self, p: *const u8) -> Q {
+        // SAFETY: the caller's promise.
+        unsafe { p.cast::<Q>().read_unaligned() }
     }
     #[inline(always)]
     unsafe fn signed_bytes(self, p: *const u8) -> V {

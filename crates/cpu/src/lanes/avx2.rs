@@ -40,29 +40,6 @@ fn with_features<K: Kernel>(l: Avx2, kernel: K) -> K::Output {
     kernel.run(l)
 }
 
-/// A square of 8 by 8.
-#[inline(always)]
-fn transposed(rows: [__m256; 8]) -> [__m256; 8] {
-    let (mut fours, mut out) = (rows, rows);
-    // SAFETY: whoever has an `Avx2` calls.
-    unsafe {
-        // Piece `p` of `fours[4 k + c]` holds column 4 p + c of rows 4 k to 4 k + 3.
-        for k in [0, 4] {
-            let (a, b) = (_mm256_unpacklo_ps(rows[k], rows[k + 1]), _mm256_unpackhi_ps(rows[k], rows[k + 1]));
-            let (c, d) = (_mm256_unpacklo_ps(rows[k + 2], rows[k + 3]), _mm256_unpackhi_ps(rows[k + 2], rows[k + 3]));
-            fours[k] = _mm256_shuffle_ps::<0x44>(a, c);
-            fours[k + 1] = _mm256_shuffle_ps::<0xee>(a, c);
-            fours[k + 2] = _mm256_shuffle_ps::<0x44>(b, d);
-            fours[k + 3] = _mm256_shuffle_ps::<0xee>(b, d);
-        }
-        for c in 0..4 {
-            out[c] = _mm256_permute2f128_ps::<0x20>(fours[c], fours[4 + c]);
-            out[4 + c] = _mm256_permute2f128_ps::<0x31>(fours[c], fours[4 + c]);
-        }
-    }
-    out
-}
-
 /// -1 in the lanes below `n`, for the masked moves.
 #[inline(always)]
 fn first(n: usize) -> Q {
@@ -212,19 +189,6 @@ impl Lanes for Avx2 {
         }
     }
     #[inline(always)]
-    fn transpose(self, rows: &mut [V; LANES]) {
-        let from = *rows;
-        for (half, side) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
-            let mut square = [from[0][0]; 8];
-            for (i, row) in square.iter_mut().enumerate() {
-                *row = from[8 * half + i][side];
-            }
-            for (i, row) in transposed(square).into_iter().enumerate() {
-                rows[8 * side + i][half] = row;
-            }
-        }
-    }
-    #[inline(always)]
     fn max_lane(self, v: V) -> f32 {
         unsafe {
             let v = _mm256_max_ps(v[0], v[1]);
@@ -239,6 +203,10 @@ impl Lanes for Avx2 {
         unsafe {
             [_mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast())), _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.add(8).cast()))]
         }
+    }
+    #[inline(always)]
+    unsafe fn words(self, p: *const u8) -> Q {
+        unsafe { both!(i => _mm256_loadu_si256(p.add(32 * i).cast())) }
     }
     #[inline(always)]
     unsafe fn signed_bytes(self, p: *const u8) -> V {

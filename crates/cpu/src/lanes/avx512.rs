@@ -143,30 +143,34 @@ impl Lanes for Avx512 {
         }
     }
     #[inline(always)]
-    fn transpose(self, rows: &mut [__m512; LANES]) {
+    fn transposed(self, v: &[__m512; LANES]) -> [__m512; LANES] {
         unsafe {
-            // Piece `p` of `fours[4 k + c]` holds column 4 p + c of rows 4 k to 4 k + 3.
-            let mut fours = *rows;
-            for k in [0, 4, 8, 12] {
-                let (a, b) = (_mm512_unpacklo_ps(rows[k], rows[k + 1]), _mm512_unpackhi_ps(rows[k], rows[k + 1]));
-                let (c, d) =
-                    (_mm512_unpacklo_ps(rows[k + 2], rows[k + 3]), _mm512_unpackhi_ps(rows[k + 2], rows[k + 3]));
-                fours[k] = _mm512_shuffle_ps::<0x44>(a, c);
-                fours[k + 1] = _mm512_shuffle_ps::<0xee>(a, c);
-                fours[k + 2] = _mm512_shuffle_ps::<0x44>(b, d);
-                fours[k + 3] = _mm512_shuffle_ps::<0xee>(b, d);
+            // Inside pieces of 128 bits: lanes of two rows side by side, then of four.
+            let mut twos = [_mm512_setzero_ps(); LANES];
+            for i in (0..LANES).step_by(2) {
+                twos[i] = _mm512_unpacklo_ps(v[i], v[i + 1]);
+                twos[i + 1] = _mm512_unpackhi_ps(v[i], v[i + 1]);
             }
-            for c in 0..4 {
-                let four = [fours[c], fours[4 + c], fours[8 + c], fours[12 + c]];
-                let (a, b) =
-                    (_mm512_shuffle_f32x4::<0x44>(four[0], four[1]), _mm512_shuffle_f32x4::<0xee>(four[0], four[1]));
-                let (d, e) =
-                    (_mm512_shuffle_f32x4::<0x44>(four[2], four[3]), _mm512_shuffle_f32x4::<0xee>(four[2], four[3]));
-                rows[c] = _mm512_shuffle_f32x4::<0x88>(a, d);
-                rows[4 + c] = _mm512_shuffle_f32x4::<0xdd>(a, d);
-                rows[8 + c] = _mm512_shuffle_f32x4::<0x88>(b, e);
-                rows[12 + c] = _mm512_shuffle_f32x4::<0xdd>(b, e);
+            // Piece p of `fours[4 i + j]` is lane 4 p + j of rows 4 i to 4 i + 3.
+            let mut fours = [_mm512_setzero_ps(); LANES];
+            for i in (0..LANES).step_by(4) {
+                fours[i] = _mm512_shuffle_ps::<0x44>(twos[i], twos[i + 2]);
+                fours[i + 1] = _mm512_shuffle_ps::<0xee>(twos[i], twos[i + 2]);
+                fours[i + 2] = _mm512_shuffle_ps::<0x44>(twos[i + 1], twos[i + 3]);
+                fours[i + 3] = _mm512_shuffle_ps::<0xee>(twos[i + 1], twos[i + 3]);
             }
+            // Pieces: those of equal place go together.
+            let mut out = [_mm512_setzero_ps(); LANES];
+            for j in 0..4 {
+                let (a, b, c, d) = (fours[j], fours[4 + j], fours[8 + j], fours[12 + j]);
+                let (ab, cd) = (_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0x44>(c, d));
+                out[j] = _mm512_shuffle_f32x4::<0x88>(ab, cd);
+                out[4 + j] = _mm512_shuffle_f32x4::<0xdd>(ab, cd);
+                let (ab, cd) = (_mm512_shuffle_f32x4::<0xee>(a, b), _mm512_shuffle_f32x4::<0xee>(c, d));
+                out[8 + j] = _mm512_shuffle_f32x4::<0x88>(ab, cd);
+                out[12 + j] = _mm512_shuffle_f32x4::<0xdd>(ab, cd);
+            }
+            out
         }
     }
     #[inline(always)]
@@ -177,6 +181,10 @@ impl Lanes for Avx512 {
     #[inline(always)]
     unsafe fn bytes(self, p: *const u8) -> __m512i {
         unsafe { _mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn words(self, p: *const u8) -> __m512i {
+        unsafe { _mm512_loadu_si512(p.cast()) }
     }
     #[inline(always)]
     unsafe fn signed_bytes(self, p: *const u8) -> __m512 {

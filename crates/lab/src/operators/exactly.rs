@@ -107,7 +107,7 @@ impl<'a> Exactly<'a> {
             });
             return Ok(joined(parts, p.x.len()));
         }
-        let x: Vec<Taken> = p.x.iter().map(|row| Taken::new(row, *rounding)).collect();
+        let x: Vec<Taken> = p.x.iter().map(|row| Taken::new(row, *rounding, slack)).collect();
         let parts = self.side_by_side(outputs, |of| exact::products(p.weight, slack, of, &x));
         let mut rows = joined(parts, p.x.len());
         let bias = p.bias.map(Bounds::exactly);

@@ -174,7 +174,7 @@ pub(super) fn figures(
     let coverage = Coverage::of(&dispatched)?;
     let rows = specimen.rows();
     let threads = specimen.tap().with(|cpu| tare_ops::Backend::describe(cpu).threads);
-    let pace = Pace::of(of.ceilings, threads);
+    let pace = Pace::of(of.ceilings, threads, specimen.plan.order());
     let costs = call_costs(&specimen.plan, rows);
     let whole: Cost = costs.iter().copied().sum();
     let (step_ns, traced_ns, region_ns) =

@@ -2,7 +2,7 @@
 
 use tare_model::{CacheKind, Model, PackedModel, PlanSpec, Resolved, Strategy, Target, classes, resolve};
 use tare_ops::reference::ReferenceBackend;
-use tare_ops::{Bucket, Op, OpName, OpShape, RowSpace};
+use tare_ops::{Bucket, Op, OpName, OpShape, Order, RowSpace};
 use tare_testkit::{goldens, workspace};
 
 fn resolved(spec: &str, plan: &str, rows: usize) -> Resolved {
@@ -68,6 +68,7 @@ fn guards_are_read_and_those_with_mistakes_refused() {
         kv_element_bytes: 0,
         context: 0,
         rounding: None,
+        order: Order::Reference,
     };
     let first = guard("linear", "linear.q4_0.avx2", "[1, 8]", "e1");
     let plan = with(&first).unwrap();

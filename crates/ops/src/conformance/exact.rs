@@ -82,7 +82,7 @@ fn linear(case: &Case, slack: Slack) -> Vec<Bounds> {
         return Vec::new();
     };
     let weight_of = |id: WeightId| &case.weights[id.0 as usize];
-    let x: Vec<Taken> = input(case, *x).iter().map(|row| Taken::new(&Bounds::exactly(row), *rounding)).collect();
+    let x: Vec<Taken> = input(case, *x).iter().map(|row| Taken::new(&Bounds::exactly(row), *rounding, slack)).collect();
     let weight = weight_of(*weight);
     let mut bounds = exact::products(weight, slack, 0..weight.rows(), &x);
     if let Some(bias) = bias {

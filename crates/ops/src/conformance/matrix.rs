@@ -113,18 +113,20 @@ fn linear_case(format: Format, k: usize, l: &Linear, seed: u64) -> Case {
 
 /// Tokens out of order and repeated, the first and the last row of the table among them.
 fn embeddings(format: Format, seed: u64) -> Vec<Case> {
-    // The table is also the head of a linear with 8-bit activations, whose layout it then has.
-    let case = |rows: usize, vocab: usize, cols: usize, head: bool| {
+    // The table may also be the head: of a linear with 8-bit activations or in a class in any order, whose layout it then has.
+    let case = |rows: usize, vocab: usize, cols: usize, head: Option<Rounding>| {
         let mut noise = Noise::new(seed + rows as u64);
-        let word = if head { "_head_int8" } else { "" };
+        let word = head.map_or_else(String::new, |rounding| format!("_head_{rounding}"));
         let mut d = Draft::new(format!("embedding.{format}.t{rows}_v{vocab}_d{cols}{word}"), rows);
+        if head == Some(Rounding::Bf16) {
+            d.plan().class = "w8a16-free".into();
+        }
         let out = d.buffer("out", cols, RowSpace::All);
         let matrix = weight(&mut noise, "table", format, (vocab, cols));
         let matrix = d.weight(matrix);
         d.test(Op::Embedding { table: matrix, out });
-        if head {
+        if let Some(rounding) = head {
             let logits = d.buffer("logits", vocab, RowSpace::All);
-            let rounding = Rounding::Int8;
             d.call(Op::Linear { x: out, weight: matrix, bias: None, accumulate: false, rounding, out: logits });
         }
         for (t, row) in d.batch().rows.iter_mut().enumerate() {
@@ -133,12 +135,13 @@ fn embeddings(format: Format, seed: u64) -> Vec<Case> {
         d.finish(out)
     };
     match format.block_weights() {
-        1 => vec![case(1, 1, 1, false), case(3, 5, 17, false), case(8, 7, 100, false)],
+        1 => vec![case(1, 1, 1, None), case(3, 5, 17, None), case(8, 7, 100, None)],
         block => vec![
-            case(1, 1, block, false),
-            case(8, 7, 2 * block, false),
-            case(1, 1, block, true),
-            case(9, 37, 3 * block, true),
+            case(1, 1, block, None),
+            case(8, 7, 2 * block, None),
+            case(1, 1, block, Some(Rounding::Int8)),
+            case(9, 37, 3 * block, Some(Rounding::Int8)),
+            case(7, 21, 2 * block, Some(Rounding::Bf16)),
         ],
     }
 }

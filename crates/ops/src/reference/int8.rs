@@ -1,50 +1,26 @@
-//! Matrix times vector with activations in 8 bits: integers inside a group, F32 over groups.
+//! Activations in 8 bits, and what is done with them: see [`blocks`].
 //!
-//! Each 32 activations of a row, a *block*, become integers `c` of -127 to 127 under one scale `d`. A weight is
-//! `(q - center) * s`, or `q * s + b`, with `s` and `b` of its *group*: 16, 32, 64 or 128 of a row's weights, packed as
-//! [`tare_formats::codec::quants`] says. A group's sums over the part of it that lies in one block,
-//!
-//! ```text
-//! I = sum of c * (q - center)        S = sum of c
-//! ```
-//!
-//! are exact, so that their order is free. The rest is F32, each step fused and rounded once, in one order: groups
-//! ascending, and in a group its blocks ascending,
-//!
-//! ```text
-//! for each group:   u = 0;  for each block:  u = d * I + u        acc = s * u + acc
-//!    with a bias:   v = 0;  for each block:  v = d * S + v        acc = b * v + acc
-//! ```
-//!
-//! `v` does not depend on the weights, and no step depends on another output, so that kernels may hold any number of
-//! outputs in a register.
+//! A block's integers are from -127 to 127 under the scale of its largest number. Sums of products inside a block are below
+//! 2^24, and so F32 numbers.
 
 use tare_core::Weight;
-use tare_formats::codec::quants::{Coding, codes_row, scales_row};
 
+use super::blocks;
+pub use super::blocks::BLOCK;
 use super::linear::Epilogue;
 
-/// Activations that share a scale.
-pub const BLOCK: usize = 32;
 /// The largest code.
 pub const MOST: f32 = 127.0;
 /// A block whose largest number is below this, 2^-119, becomes zeros: its scale would not be a normal number.
 pub const LEAST: f32 = f32::from_bits(8 << 23);
 
-/// One block: `x[i]` is about `codes[i] * scale`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Block {
-    /// From -127 to 127.
-    pub codes: [i8; BLOCK],
-    /// 0 or a normal number; infinite or no number when one of x is.
-    pub scale: f32,
-}
+/// One block, of codes from -127 to 127.
+pub type Block = blocks::Block<i8>;
 
 impl Block {
     /// With m the largest size: `scale = m / 127`, `codes = x * (127 / m)`, to the nearest integer, ties to even.
     pub fn of(x: &[f32; BLOCK]) -> Self {
-        // Sizes are ordered as the bits of numbers without a sign are; what is no number comes last.
-        let most = f32::from_bits(x.iter().fold(0, |m, x| m.max(x.abs().to_bits())));
+        let most = blocks::largest(x);
         if most < LEAST {
             return Self { codes: [0; BLOCK], scale: 0.0 };
         }
@@ -58,64 +34,16 @@ impl Block {
 /// # Panics
 /// When the row is no whole number of blocks: the columns of packed formats always are.
 pub fn quantize(x: &[f32]) -> Vec<Block> {
-    let (blocks, rest) = x.as_chunks::<BLOCK>();
-    assert!(rest.is_empty(), "{} activations are no whole number of blocks of {BLOCK}", x.len());
-    blocks.iter().map(Block::of).collect()
+    blocks::quantize(x, Block::of)
 }
 
-/// A row of a weight as [`tare_formats::codec::quants`] gives it.
-struct Row {
-    coding: Coding,
-    codes: Vec<u8>,
-    scales: Vec<f32>,
-    biases: Vec<f32>,
-}
-
-/// `out[t, n] = x[t] * w[n]` as this module says. x [T, k], weight [n, k], out [T, n]
+/// `out[t, n] = x[t] * w[n]` as [`blocks`] says. x [T, k], weight [n, k], out [T, n]
 ///
 /// # Panics
 /// When the weight is not in a packed format: [`crate::ForwardPlan::validate`] finds that before anything runs.
 pub fn linear(weight: &Weight, x: &[f32], epilogue: Epilogue<'_>, out: &mut [f32]) {
-    let (n, k) = (weight.rows(), weight.cols());
-    let coding = Coding::of(weight.format()).expect("weights of 8-bit activations are packed");
-    let zeros = || vec![0.0; k / coding.group];
-    let mut row = Row { coding, codes: vec![0; k], scales: zeros(), biases: zeros() };
-    let x: Vec<Vec<Block>> = x.chunks_exact(k).map(quantize).collect();
-    for i in 0..n {
-        codes_row(weight, i, &mut row.codes);
-        scales_row(weight, i, &mut row.scales, &mut row.biases);
-        for (x, out) in x.iter().zip(out.chunks_exact_mut(n)) {
-            epilogue.store(i, row.dot(x), &mut out[i]);
-        }
-    }
-}
-
-impl Row {
-    fn dot(&self, x: &[Block]) -> f32 {
-        let Coding { group, center } = self.coding;
-        let center = i32::from(center.unwrap_or(0));
-        let mut acc = 0.0f32;
-        for (g, codes) in self.codes.chunks_exact(group).enumerate() {
-            let (mut u, mut v) = (0.0f32, 0.0f32);
-            for (i, part) in codes.chunks(BLOCK).enumerate() {
-                let at = g * group + i * BLOCK;
-                let block = &x[at / BLOCK];
-                let (mut product, mut sum) = (0, 0);
-                for (q, c) in part.iter().zip(&block.codes[at % BLOCK..]) {
-                    product += (i32::from(*q) - center) * i32::from(*c);
-                    sum += i32::from(*c);
-                }
-                // Both are below 2^24, so that they are F32 numbers.
-                u = block.scale.mul_add(product as f32, u);
-                v = block.scale.mul_add(sum as f32, v);
-            }
-            acc = self.scales[g].mul_add(u, acc);
-            if self.coding.center.is_none() {
-                acc = self.biases[g].mul_add(v, acc);
-            }
-        }
-        acc
-    }
+    let x: Vec<Vec<Block>> = x.chunks_exact(weight.cols()).map(quantize).collect();
+    blocks::linear(weight, &x, epilogue, out);
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Rows out of panels: a table that is also the head of linears with 8-bit activations is kept once, as they read it.
+//! Rows out of panels: a table that is also the head of a linear that reads panels is kept once, as that reads it.
 
 use std::marker::PhantomData;
 

@@ -124,8 +124,7 @@ impl<const Q: usize> Block<Q> {
                         *row = l.mul(widen(l, all.query(column + i).add(e), part), l.splat(scale));
                     }
                 }
-                l.transpose(&mut square);
-                for (i, row) in square.iter().enumerate() {
+                for (i, row) in l.transposed(&square).iter().enumerate() {
                     l.store(self.q.add((e + i) * Self::WIDTH + column), *row);
                 }
             }
@@ -356,8 +355,7 @@ impl<const Q: usize> Block<Q> {
                 for (i, row) in square.iter_mut().enumerate() {
                     *row = l.div(l.load(self.out.add((e + i) * Self::WIDTH + column)), sum);
                 }
-                l.transpose(&mut square);
-                for (i, row) in square.iter().enumerate() {
+                for (i, row) in l.transposed(&square).iter().enumerate() {
                     if column + i < all.len() {
                         let to = all.out(column + i).add(e);
                         if part < LANES { l.store_part(to, part, *row) } else { l.store(to, *row) }

@@ -1,17 +1,17 @@
-//! Matrix times rows with activations in 8 bits, in every format of weights in codes.
+//! Matrix times rows with activations in integers of 8 or 15 bits, in every format of weights in codes.
 //!
-//! math: that of `tare_ops::reference::int8`: integer sums of codes in a block of 32 columns, F32 over blocks and groups; `(+ bias[n])`, added to `out[t, n]` when accumulating
-//! shapes: x [T, k / 32] blocks, weight [n, k] in panels of 16 rows, bias [n], out [T, n]
+//! math: that of `tare_ops::reference::blocks`: integer sums of codes in a block of 32 columns, F32 over blocks and groups; `(+ bias[n])`, added to `out[t, n]` when accumulating
+//! shapes: x [T, k / 32] blocks in one or two planes of bytes, weight [n, k] in panels of 16 rows, bias [n], out [T, n]
 //! layout: panels as `crate::coded` says: a register has four codes of each of 16 rows, so that a sum over columns needs no step across lanes
-//! precision: products and sums of codes exact in 32 bits; F32 chains over groups, fused, in the reference's order
+//! precision: products and sums of integers exact in 32 bits, those of 15-bit integers rounded to F32; F32 chains over groups, fused, in the reference's order
 //! preconditions: k a multiple of the format's block; any n, any T
-//! cost: the panels once for 64 rows of x; 2 T n k operations
+//! cost: the panels once for 64 rows of x; 2 T n k operations, each plane by itself
 //! tolerance: bit-identical to the reference, for every T, width and thread count
-//! wins: few rows, where weights are read as they come and unpacking is two operations for 128 nibbles; many rows on a host without tiles
-//! loses: q6_k, whose sixteen scales a super-block are multiplied out for every row of a panel; one row of a narrow matrix, whose last panel is mostly empty
+//! wins: few rows, where weights are read as they come and unpacking is two operations for 128 nibbles; many rows on a host without tiles; two planes over F32 products, whose weights are unpacked into four times the registers
+//! loses: two planes to one, at more than two rows; q6_k, whose sixteen scales a super-block are multiplied out for every row of a panel; one row of a narrow matrix, whose last panel is mostly empty
 //! fallback: the same code on AVX2 (`vpmaddubsw`) and on an array (`portable`)
 //! evidence: none yet
-//! source: rows in lanes and the prefetch distance by our own probe
+//! source: rows in lanes, two planes and the prefetch distance by our own probe
 //!
 //! Workers take contiguous runs of 16 weight rows, one panel each, so that each output line of 64 bytes has one writer.
 
@@ -31,7 +31,7 @@ const AHEAD: usize = 6 << 10;
 
 /// A call.
 #[derive(Clone, Copy, Debug)]
-pub struct LinearInt8 {
+pub struct LinearInt {
     /// [T, k / 32]
     pub x: Codes,
     /// [n, k]
@@ -44,30 +44,30 @@ pub struct LinearInt8 {
 ///
 /// # Safety
 /// The call's pointers hold `rows` rows; the weight has the format of the kernel; nobody else writes the same shares.
-pub type LinearInt8Fn = unsafe fn(&LinearInt8, usize, Region);
+pub type LinearIntFn = unsafe fn(&LinearInt, usize, Region);
 
-/// The kernel of format `F` on instruction set `D`.
-pub fn kernel<D: Dots, F: Coded>() -> LinearInt8Fn {
-    run::<D, F>
+/// The kernel of format `F` on instruction set `D`, for activations in `P` planes.
+pub fn kernel<D: Dots, F: Coded, const P: usize>() -> LinearIntFn {
+    run::<D, F, P>
 }
 
 /// # Safety
-/// That of [`LinearInt8Fn`].
-unsafe fn run<D: Dots, F: Coded>(call: &LinearInt8, rows: usize, region: Region) {
+/// That of [`LinearIntFn`].
+unsafe fn run<D: Dots, F: Coded, const P: usize>(call: &LinearInt, rows: usize, region: Region) {
     // The registry offers a kernel only where `prove` succeeds, so that this returns at once.
     let Some(d) = D::prove() else { return };
-    d.compiled(Share::<F> { call, rows, share: region.share(call.weight.rows, ROWS), format: PhantomData });
+    d.compiled(Share::<F, P> { call, rows, share: region.share(call.weight.rows, ROWS), format: PhantomData });
 }
 
 /// Weight rows `share` times all rows of x.
-struct Share<'a, F> {
-    call: &'a LinearInt8,
+struct Share<'a, F, const P: usize> {
+    call: &'a LinearInt,
     rows: usize,
     share: Range<usize>,
     format: PhantomData<F>,
 }
 
-impl<F: Coded> DotKernel for Share<'_, F> {
+impl<F: Coded, const P: usize> DotKernel for Share<'_, F, P> {
     #[inline(always)]
     fn run<D: Dots>(self, d: D) {
         let last = self.call.weight.panel(self.share.end.next_multiple_of(ROWS));
@@ -77,13 +77,13 @@ impl<F: Coded> DotKernel for Share<'_, F> {
                 let end = (tile + TILE).min(self.rows);
                 while t < end {
                     let place = Place { call: self.call, rows: self.rows, t, n, last };
-                    // SAFETY: the contract of `LinearInt8Fn`.
+                    // SAFETY: the contract of `LinearIntFn`.
                     t += unsafe {
                         match end - t {
-                            8.. if D::WIDE => place.panel::<D, F, 8>(d),
-                            4.. if D::WIDE => place.panel::<D, F, 4>(d),
-                            2.. => place.panel::<D, F, 2>(d),
-                            _ => place.panel::<D, F, 1>(d),
+                            8.. if D::WIDE && P == 1 => place.panel::<D, F, P, 8>(d),
+                            4.. if D::WIDE => place.panel::<D, F, P, 4>(d),
+                            2.. => place.panel::<D, F, P, 2>(d),
+                            _ => place.panel::<D, F, P, 1>(d),
                         }
                     };
                 }
@@ -94,7 +94,7 @@ impl<F: Coded> DotKernel for Share<'_, F> {
 
 /// Rows of x from `t` on, and the panel of weight rows from `n` on.
 struct Place<'a> {
-    call: &'a LinearInt8,
+    call: &'a LinearInt,
     rows: usize,
     t: usize,
     n: usize,
@@ -106,11 +106,11 @@ impl Place<'_> {
     /// Outputs `n .. n + 16` of rows `t .. t + M`. Gives M.
     ///
     /// # Safety
-    /// That of [`LinearInt8Fn`]; the rows are of one tile of the step.
+    /// That of [`LinearIntFn`]; the rows are of one tile of the step.
     #[inline(always)]
-    unsafe fn panel<D: Dots, F: Coded, const M: usize>(&self, d: D) -> usize {
+    unsafe fn panel<D: Dots, F: Coded, const P: usize, const M: usize>(&self, d: D) -> usize {
         let (l, weight) = (d.lanes(), &self.call.weight);
-        let (x, stride) = self.call.x.row(self.t, self.rows);
+        let (x, stride) = self.call.x.row::<P>(self.t, self.rows);
         let panel = weight.panel(self.n);
         let mut acc = [l.splat(0.0); M];
         for first in (0..weight.units).step_by(F::UNITS) {
@@ -122,7 +122,7 @@ impl Place<'_> {
             }
             let x = x.cast_const().wrapping_add(first * stride);
             // SAFETY: a block of the panel, and the units of x that it goes with, as far as both reach.
-            unsafe { self.block::<D, F, M>(d, block, (x, stride), weight.units - first, &mut acc) };
+            unsafe { self.block::<D, F, P, M>(d, block, (x, stride), weight.units - first, &mut acc) };
         }
         for (m, acc) in acc.iter().enumerate() {
             // SAFETY: row t + m is one of the step, n an output.
@@ -136,11 +136,11 @@ impl Place<'_> {
     /// # Safety
     /// The block lies there, as do M blocks of x for each of its units, `stride` from one unit to the next.
     #[inline(always)]
-    unsafe fn block<D: Dots, F: Coded, const M: usize>(
+    unsafe fn block<D: Dots, F: Coded, const P: usize, const M: usize>(
         &self,
         d: D,
         block: *const u8,
-        (x, stride): (*const Block, usize),
+        (x, stride): (*const Block<P>, usize),
         left: usize,
         acc: &mut [<D::L as Lanes>::V; M],
     ) {
@@ -157,7 +157,7 @@ impl Place<'_> {
             unsafe {
                 if F::GROUP < UNIT {
                     for half in 0..2 {
-                        let sums = sums::<D, F, M>(d, codes, x, 2 * half..2 * half + 2);
+                        let sums = sums::<D, F, P, M>(d, codes, x, 2 * half..2 * half + 2);
                         let (scale, _) = F::Scales::of(l, scales, 2 * unit + half, dtype);
                         for m in 0..M {
                             let block = &*x.add(m);
@@ -167,7 +167,7 @@ impl Place<'_> {
                     }
                     continue;
                 }
-                let sums = sums::<D, F, M>(d, codes, x, 0..4);
+                let sums = sums::<D, F, P, M>(d, codes, x, 0..4);
                 for m in 0..M {
                     let block = &*x.add(m);
                     u[m] = l.fma(l.splat(block.scale), d.to_f32(sums[m]), u[m]);
@@ -193,18 +193,18 @@ impl Place<'_> {
 /// # Safety
 /// The codes of a unit lie at `codes`, M blocks at `x`.
 #[inline(always)]
-unsafe fn sums<D: Dots, F: Coded, const M: usize>(
+unsafe fn sums<D: Dots, F: Coded, const P: usize, const M: usize>(
     d: D,
     codes: *const u8,
-    x: *const Block,
+    x: *const Block<P>,
     runs: Range<usize>,
 ) -> [D::I; M] {
     let center = F::Scales::CENTER.unwrap_or(0) - if F::BITS == 8 { D::WIDE_CENTER } else { 0 };
-    let mut sums = [d.splat(0); M];
+    let mut planes = [[d.splat(0); P]; M];
     // SAFETY: the caller's promise.
     unsafe {
         if center != 0 {
-            for (m, sum) in sums.iter_mut().enumerate() {
+            for (m, planes) in planes.iter_mut().enumerate() {
                 let block = &*x.add(m);
                 let [low, up] = block.half_sums;
                 let of_x = if runs.len() == 4 {
@@ -214,23 +214,25 @@ unsafe fn sums<D: Dots, F: Coded, const M: usize>(
                 } else {
                     up
                 };
-                *sum = d.splat(-center * of_x);
+                planes[P - 1] = d.splat(-center * of_x);
             }
         }
         for run in runs {
             let codes = F::codes(d, codes, run);
-            for (m, sum) in sums.iter_mut().enumerate() {
+            for (m, sums) in planes.iter_mut().enumerate() {
                 let block = &*x.add(m);
-                let four = block.codes.as_ptr().add(8 * run).cast::<i32>();
-                if F::BITS == 8 {
-                    *sum = d.dot_wide(*sum, codes[0], four.read_unaligned());
-                    *sum = d.dot_wide(*sum, codes[1], four.add(1).read_unaligned());
-                } else {
-                    *sum = d.dot(*sum, codes[0], four.read_unaligned());
-                    *sum = d.dot(*sum, codes[1], four.add(1).read_unaligned());
+                for (sum, plane) in sums.iter_mut().zip(&block.planes) {
+                    let four = plane.as_ptr().add(8 * run).cast::<i32>();
+                    if F::BITS == 8 {
+                        *sum = d.dot_wide(*sum, codes[0], four.read_unaligned());
+                        *sum = d.dot_wide(*sum, codes[1], four.add(1).read_unaligned());
+                    } else {
+                        *sum = d.dot(*sum, codes[0], four.read_unaligned());
+                        *sum = d.dot(*sum, codes[1], four.add(1).read_unaligned());
+                    }
                 }
             }
         }
     }
-    sums
+    planes.map(|planes| if P == 2 { d.join(planes[0], planes[1]) } else { planes[0] })
 }

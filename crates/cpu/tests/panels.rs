@@ -1,12 +1,12 @@
-//! Steps with 8-bit activations: the bits of the reference on every level and thread count, one layout for each weight,
-//! one conversion for all linears that read the same rows.
+//! Steps with activations in integers: the same bits on every level and thread count, those of the reference in 8 bits; one
+//! layout for each weight, one conversion for all linears that read the same rows.
 
 use half::f16;
 use tare_core::{Blob, DType, Format, Weight};
 use tare_cpu::{CpuBackend, CpuConfig, detect_isa};
 use tare_ops::{
-    Backend, Batch, Bucket, BufId, Buffer, Executable, Fit, ForwardPlan, Isa, KvShape, Op, OpCall, OpError, Order,
-    ReferenceBackend, RopeStyle, RopeTable, Rounding, Row, RowSpace, StepOutput, TokenSource, Variant, Wants, WeightId,
+    Backend, Batch, Bucket, BufId, Buffer, Class, Executable, Fit, ForwardPlan, Isa, KvShape, Op, OpCall, OpError,
+    ReferenceBackend, RopeStyle, RopeTable, Row, RowSpace, StepOutput, TokenSource, Variant, Wants, WeightId,
     WeightInfo,
 };
 
@@ -52,7 +52,9 @@ impl Model {
         Self { weights: all.iter().map(info).collect() }
     }
 
-    fn plan(&self, backend: &dyn Backend, rounding: Rounding) -> ForwardPlan {
+    fn plan(&self, backend: &dyn Backend, class: &str) -> ForwardPlan {
+        let class = Class::by_name(class).unwrap();
+        let rounding = class.rounding;
         let buffer = |name: &str, width, rows| Buffer { name: name.into(), width, rows };
         let [table, gate, up, down] = [0, 1, 2, 3].map(|i: usize| self.weights[i].id);
         let linear = |x, weight, accumulate, out| Op::Linear {
@@ -74,8 +76,8 @@ impl Model {
             Op::Sample { logits: BufId(4) },
         ];
         let mut plan = ForwardPlan {
-            name: "int8".into(),
-            class: "w4a8".into(),
+            name: "panels".into(),
+            class: class.name.into(),
             bucket: Bucket { rows: ROWS, selected: ROWS },
             buffers: vec![
                 buffer("hidden", HIDDEN, RowSpace::All),
@@ -94,7 +96,7 @@ impl Model {
             let op = &plan.calls[i].op;
             let shape = plan.shape_of(op, 1, 1);
             let fits = |v: &&Variant| {
-                v.op == op.name() && v.order == Order::Reference && !matches!(v.fit(&shape, &isa), Fit::No { .. })
+                v.op == op.name() && class.allows(v.order).is_ok() && !matches!(v.fit(&shape, &isa), Fit::No { .. })
             };
             plan.calls[i].kernel = backend.variants().iter().find(fits).unwrap().key.clone();
         }
@@ -128,8 +130,8 @@ fn answers(backend: &mut dyn Backend, exe: Executable) -> Vec<Vec<u32>> {
     [1, 2, 7, 64, ROWS].into_iter().map(answer).collect()
 }
 
-fn compiled(backend: &mut dyn Backend, model: &Model, rounding: Rounding) -> Result<Executable, OpError> {
-    let plan = model.plan(backend, rounding);
+fn compiled(backend: &mut dyn Backend, model: &Model, class: &str) -> Result<Executable, OpError> {
+    let plan = model.plan(backend, class);
     backend.compile(&plan)
 }
 
@@ -137,13 +139,28 @@ fn compiled(backend: &mut dyn Backend, model: &Model, rounding: Rounding) -> Res
 fn steps_are_bitwise_those_of_the_reference() {
     let mut reference = ReferenceBackend::new();
     let model = Model::pack(&mut reference);
-    let exe = compiled(&mut reference, &model, Rounding::Int8).unwrap();
+    let exe = compiled(&mut reference, &model, "w4a8").unwrap();
     let want = answers(&mut reference, exe);
     let levels = [(1, Isa::Amx), (2, Isa::Amx), (3, Isa::Amx), (2, Isa::Avx512), (3, Isa::Avx2), (2, Isa::Portable)];
     for (threads, level) in levels {
         let mut backend = cpu(threads, level);
         let model = Model::pack(&mut backend);
-        let exe = compiled(&mut backend, &model, Rounding::Int8).unwrap();
+        let exe = compiled(&mut backend, &model, "w4a8").unwrap();
+        assert_eq!(answers(&mut backend, exe), want, "{threads} threads, up to {level}");
+    }
+}
+
+/// A class in any order has no reference to the bit, and yet its steps are the same everywhere.
+#[test]
+fn steps_in_any_order_are_the_same_on_every_level() {
+    let mut portable = cpu(1, Isa::Portable);
+    let model = Model::pack(&mut portable);
+    let exe = compiled(&mut portable, &model, "w4a16-free").unwrap();
+    let want = answers(&mut portable, exe);
+    for (threads, level) in [(1, Isa::Avx512Vnni), (3, Isa::Avx512Vnni), (2, Isa::Avx2)] {
+        let mut backend = cpu(threads, level);
+        let model = Model::pack(&mut backend);
+        let exe = compiled(&mut backend, &model, "w4a16-free").unwrap();
         assert_eq!(answers(&mut backend, exe), want, "{threads} threads, up to {level}");
     }
 }
@@ -152,26 +169,43 @@ fn steps_are_bitwise_those_of_the_reference() {
 fn linears_that_read_the_same_rows_share_one_conversion() {
     let mut backend = cpu(2, Isa::Amx);
     let model = Model::pack(&mut backend);
-    let exe = compiled(&mut backend, &model, Rounding::Int8).unwrap();
+    let exe = compiled(&mut backend, &model, "w4a8").unwrap();
     let ran = backend.dispatches(exe, &batch(3)).unwrap();
     let calls: Vec<usize> = ran.iter().filter(|d| d.stage == "quantize").map(|d| d.call).collect();
     assert_eq!(calls, [1, 4, 6], "gate with up, down, head");
     let embedding = ran.iter().find(|d| d.call == 0).unwrap();
-    assert_eq!(embedding.kernel, "embedding.q8_0.a8.portable", "the table is read where the head has it");
+    assert_eq!(embedding.kernel, "embedding.q8_0.panels.portable", "the table is read where the head has it");
 }
 
 #[test]
 fn a_weight_is_kept_in_one_layout_and_older_executables_go_on() {
     let mut backend = cpu(2, Isa::Amx);
     let model = Model::pack(&mut backend);
-    let exact = compiled(&mut backend, &model, Rounding::F32).unwrap();
+    let exact = compiled(&mut backend, &model, "f32").unwrap();
     let before = answers(&mut backend, exact);
-    let rounded = compiled(&mut backend, &model, Rounding::Int8).unwrap();
+    let rounded = compiled(&mut backend, &model, "w4a8").unwrap();
     assert_ne!(answers(&mut backend, rounded), before);
     assert_eq!(answers(&mut backend, exact), before, "it keeps what it reads");
-    let again = compiled(&mut backend, &model, Rounding::Int8).unwrap();
+    let again = compiled(&mut backend, &model, "w4a8").unwrap();
     assert_eq!(answers(&mut backend, again), answers(&mut backend, rounded));
-    let error = compiled(&mut backend, &model, Rounding::F32).unwrap_err().to_string();
+    let error = compiled(&mut backend, &model, "f32").unwrap_err().to_string();
+    assert!(error.contains("table") && error.contains("pack the weight again"), "{error}");
+}
+
+#[test]
+fn classes_that_read_panels_share_them() {
+    let mut backend = cpu(2, Isa::Avx512Vnni);
+    let model = Model::pack(&mut backend);
+    let plan = model.plan(&backend, "w4a16-free");
+    let in_panels =
+        |call: &OpCall| call.op.matrix().is_none() || call.kernel.contains(".i16.") || call.kernel.contains(".panels.");
+    assert!(plan.calls.iter().all(in_panels), "{:?}", plan.calls);
+    let free = backend.compile(&plan).unwrap();
+    let before = answers(&mut backend, free);
+    let eight = compiled(&mut backend, &model, "w4a8").unwrap();
+    assert_ne!(answers(&mut backend, eight), before);
+    assert_eq!(answers(&mut backend, free), before);
+    let error = compiled(&mut backend, &model, "w4a16").unwrap_err().to_string();
     assert!(error.contains("table") && error.contains("pack the weight again"), "{error}");
 }
 
@@ -183,11 +217,11 @@ fn pages_count_what_is_held_and_what_older_executables_keep() {
     let file: u64 = model.weights.iter().map(|w| w.bytes as u64).sum();
     let weights = |backend: &CpuBackend| backend.pages().available().unwrap()["weights"].bytes;
     assert_eq!(weights(&backend), file);
-    let exact = compiled(&mut backend, &model, Rounding::F32).unwrap();
+    let exact = compiled(&mut backend, &model, "f32").unwrap();
     assert_eq!(weights(&backend), file, "no copy for kernels that read the file's layout");
-    compiled(&mut backend, &model, Rounding::Int8).unwrap();
+    compiled(&mut backend, &model, "w4a8").unwrap();
     let both = weights(&backend);
-    compiled(&mut backend, &model, Rounding::Int8).unwrap();
+    compiled(&mut backend, &model, "w4a8").unwrap();
     assert_eq!(weights(&backend), both, "plans share panels");
     backend.release(exact);
     let panels = weights(&backend);
@@ -200,7 +234,7 @@ fn kernels_of_other_arithmetic_are_refused() {
     let mut backend = cpu(1, Isa::Amx);
     let model = Model::pack(&mut backend);
     let refused = |backend: &mut CpuBackend, change: &dyn Fn(&mut ForwardPlan)| {
-        let mut plan = model.plan(backend, Rounding::Int8);
+        let mut plan = model.plan(backend, "w4a8");
         change(&mut plan);
         backend.compile(&plan).unwrap_err().to_string()
     };

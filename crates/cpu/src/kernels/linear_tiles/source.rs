@@ -1,0 +1,77 @@
+//! Where weights come from: how a layout becomes tiles.
+
+use std::ops::Range;
+
+use super::Weights;
+use crate::lanes::Lanes;
+use crate::tiled::Side;
+use crate::tiles::Tiles;
+
+/// Weights in one layout and format.
+pub trait Source: Sized + 'static {
+    /// The side of a product that they stand on.
+    const SIDE: Side;
+
+    /// These weights, when they are in this layout.
+    fn of(weights: &Weights) -> Option<Self>;
+
+    /// Steps `steps` of weight rows `n .. n + 16` as tiles behind each other. Rows past the last one become whatever is at
+    /// hand.
+    ///
+    /// # Safety
+    /// Row n and the steps are of the weight, which has this format; there is room for a tile a step at `to`.
+    unsafe fn unpack<T: Tiles>(&self, t: T, n: usize, steps: Range<usize>, to: *mut u8);
+
+    /// Where steps `steps` of weight rows `n .. n + 32` lie.
+    fn runs(&self, n: usize, steps: Range<usize>) -> Runs;
+}
+
+/// Runs of bytes, all of one length.
+#[derive(Clone, Copy, Debug)]
+pub struct Runs {
+    /// The first one.
+    pub at: *const u8,
+    /// Bytes from one to the next.
+    pub next: usize,
+    /// How many.
+    pub runs: usize,
+    /// Bytes of each.
+    pub bytes: usize,
+}
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+/// Lines that are asked for in some turns, as many in each.
+pub(super) struct Ahead {
+    runs: Runs,
+    /// How far into the first run we are.
+    at: usize,
+    each: usize,
+}
+
+impl Ahead {
+    pub(super) fn new(runs: Runs, turns: usize) -> Self {
+        // A run that does not begin with a line has one line more.
+        let lines = runs.runs * (runs.bytes.div_ceil(LINE) + 1);
+        Self { runs, at: 0, each: lines.div_ceil(turns.max(1)) }
+    }
+
+    /// Asks for the lines of a turn.
+    #[inline(always)]
+    pub(super) fn ask<L: Lanes>(&mut self, l: L) {
+        for _ in 0..self.each {
+            if self.runs.runs == 0 {
+                return;
+            }
+            l.prefetch(self.runs.at.wrapping_add(self.at));
+            if self.at + 1 < self.runs.bytes {
+                self.at = (self.at + LINE).min(self.runs.bytes - 1);
+            } else {
+                self.at = 0;
+                self.runs.runs -= 1;
+                self.runs.at = self.runs.at.wrapping_add(self.runs.next);
+            }
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Linears with activations in 15 bits: every level and thread count gives the bits of `tare_ops::reference::int16`.
+
+use tare_core::{Format, Weight};
+use tare_cpu::{CpuBackend, CpuConfig, detect_isa};
+use tare_formats::codec::dequantize;
+use tare_ops::conformance::{Case, cases, run_kernel};
+use tare_ops::reference::int16;
+use tare_ops::reference::linear::Epilogue;
+use tare_ops::{Backend, BufId, Isa, Op, OpName, Rounding, WeightId};
+
+/// What the case's call gives, by the stated arithmetic. [T, n]
+fn stated(case: &Case) -> Vec<f32> {
+    let Op::Linear { x, weight, bias, accumulate, out, .. } = &case.plan.calls[case.call].op else { unreachable!() };
+    let weight_of = |id: WeightId| -> &Weight { &case.weights[id.0 as usize] };
+    let fed = |id: BufId| {
+        let table = case.plan.calls[..case.call].iter().find_map(|c| match c.op {
+            Op::Embedding { table, out } if out == id => Some(table),
+            _ => None,
+        });
+        dequantize(weight_of(table.unwrap()))
+    };
+    let bias = bias.map(|b| dequantize(weight_of(b)));
+    let mut y = fed(*out);
+    let epilogue = Epilogue { bias: bias.as_deref(), accumulate: *accumulate };
+    int16::linear(weight_of(*weight), &fed(*x), epilogue, &mut y);
+    y
+}
+
+fn rounded_cases() -> impl Iterator<Item = (Case, Format)> {
+    let rounding = |c: &Case| match c.plan.calls[c.call].op {
+        Op::Linear { rounding, .. } => Some(rounding),
+        _ => None,
+    };
+    let linears = cases().into_iter().filter(move |c| c.op() == OpName::Linear && rounding(c) == Some(Rounding::Bf16));
+    linears.filter_map(|c| c.format().map(|f| (c, f)))
+}
+
+#[test]
+fn every_level_gives_the_stated_bits() {
+    let mut compared = 0;
+    for (threads, level) in [(1, Isa::Avx512Vnni), (3, Isa::Avx512Vnni), (2, Isa::Avx2), (2, Isa::Portable)] {
+        let isa = detect_isa();
+        if !isa.has(level) {
+            continue;
+        }
+        let mut backend = CpuBackend::new(CpuConfig { threads, isa, pin: false }).unwrap();
+        for (case, format) in rounded_cases() {
+            let key = format!("linear.{format}.i16.{level}");
+            if !backend.variants().iter().any(|v| v.key == key) {
+                assert!(format.value_bits() > 8, "{key} is not there");
+                continue;
+            }
+            let got = run_kernel(&mut backend, &case, &key).unwrap();
+            let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<u32>>();
+            assert!(bits(&got) == bits(&stated(&case)), "{} on {key}, {threads} threads", case.name);
+            compared += 1;
+        }
+    }
+    assert!(compared > 100, "{compared} cases");
+}
