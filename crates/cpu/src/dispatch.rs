@@ -109,7 +109,9 @@ impl Dispatch {
                 let split = match call.method {
                     Method::Ordered if !call.shared_out(all, context, workers) => Split::Taken { unit, items },
                     Method::Ordered | Method::Spans => Split::Shared { unit, items },
-                    Method::Columns => Split::Taken { unit: "tiles of rows", items: call.tiles(batch, workers) },
+                    Method::Columns | Method::Tiles => {
+                        Split::Taken { unit: "tiles of rows", items: call.tiles(batch, workers) }
+                    }
                 };
                 (KERNEL, all, split)
             }

@@ -391,7 +391,12 @@ impl<'a> Build<'a> {
                     method,
                 };
                 self.attends = true;
-                let f = if self.plan.kv.dtype == DType::BF16 { bf16 } else { f32 };
+                let f = match self.plan.kv.dtype {
+                    DType::BF16 => bf16,
+                    other => {
+                        f32.ok_or_else(|| Fault::new("kv of a plan", "bf16, which this kernel reads", other.name()))?
+                    }
+                };
                 let task = Task::Attention(f, call, Taken::default());
                 self.push(i, task, &[Buffer(*q), Cache(*layer)], &[Buffer(*out)]);
             }

@@ -1,5 +1,6 @@
 //! Every kernel of this backend, the preferred ones first.
 
+mod attention;
 mod tiles;
 
 pub use tiles::InTiles;
@@ -13,7 +14,7 @@ use tare_ops::{Fit, Isa, IsaSet, OpName, OpShape, Order, Rounding, Slack, Varian
 
 use crate::coded::{Coded, Visit, visit};
 use crate::dots::Dots;
-use crate::kernels::attention::{AttentionFn, Method, columns, ordered, spans};
+use crate::kernels::attention::{AttentionFn, Method};
 use crate::kernels::embedding::panels::{GatherFn, OfFormat};
 use crate::kernels::embedding::{self, EmbeddingFn};
 use crate::kernels::linear::{self, LinearFn};
@@ -49,8 +50,8 @@ pub enum Entry {
     Attention {
         /// How they go about it.
         method: Method,
-        /// For pools of F32.
-        f32: AttentionFn,
+        /// For pools of F32, if it takes them.
+        f32: Option<AttentionFn>,
         /// For pools of BF16.
         bf16: AttentionFn,
     },
@@ -179,43 +180,6 @@ impl Registry {
         self.add(OpName::SwiGlu, None, L::ISA, Entry::SwiGlu(swiglu::kernel::<L>()));
         self.add(OpName::Sample, None, L::ISA, Entry::Sample(sample::kernel::<L>()));
     }
-}
-
-/// Attention: first the kernels in any order, which the classes that allow it prefer.
-impl Registry {
-    fn attention<L: Lanes>(&mut self) {
-        let (f32, bf16) = (spans::kernel::<L, f32>(), spans::kernel::<L, half::bf16>());
-        self.free_attention(L::ISA, "spans", Entry::Attention { method: Method::Spans, f32, bf16 }, few_rows);
-        let (f32, bf16) = (columns::kernel::<L, f32>(), columns::kernel::<L, half::bf16>());
-        self.free_attention(L::ISA, "columns", Entry::Attention { method: Method::Columns, f32, bf16 }, many_rows);
-        let (f32, bf16) = (ordered::kernel::<L, f32>(), ordered::kernel::<L, half::bf16>());
-        self.add(OpName::Attention, None, L::ISA, Entry::Attention { method: Method::Ordered, f32, bf16 });
-    }
-
-    fn free_attention(&mut self, isa: Isa, name: &str, entry: Entry, fits: Fits) {
-        let op = OpName::Attention;
-        let (order, slack, roundings) = (Order::Free, Slack::F32, Rounding::FLOATING);
-        let key = format!("{op}.{name}.{isa}");
-        self.variants.push(Variant { key, op, format: None, isa, order, slack, roundings, fits });
-        self.entries.push(entry);
-    }
-}
-
-/// The most rows of a step whose attention cuts contexts into spans.
-const FEW_ROWS: usize = 16;
-
-fn few_rows(v: &Variant, s: &OpShape, isa: &IsaSet) -> Fit {
-    if s.rows > FEW_ROWS {
-        return Fit::No { why: format!("takes at most {FEW_ROWS} rows") };
-    }
-    best_level(v, s, isa)
-}
-
-fn many_rows(v: &Variant, s: &OpShape, isa: &IsaSet) -> Fit {
-    if s.rows <= FEW_ROWS {
-        return Fit::No { why: format!("takes more than {FEW_ROWS} rows") };
-    }
-    best_level(v, s, isa)
 }
 
 /// When a kernel fits.

@@ -73,10 +73,14 @@ fn plan(weights: &[WeightInfo], kernel: &str) -> ForwardPlan {
     }
 }
 
+/// A backend with kernels over emulated tiles beside all others.
+fn backend(threads: usize) -> CpuBackend {
+    CpuBackend::emulating_tiles(CpuConfig { threads, isa: detect_isa(), pin: false }).unwrap()
+}
+
 /// What every row of these steps gets, in bits, by sequence and token.
 fn attended(host: Host, method: &str, steps: &[&[Chunk]]) -> Vec<Vec<Vec<u32>>> {
-    let isa = detect_isa().up_to(host.level);
-    let mut backend = CpuBackend::new(CpuConfig { threads: host.threads, isa, pin: false }).unwrap();
+    let mut backend = backend(host.threads);
     let tables = [(HEADS, 6.0), (KV_HEADS, 1.0), (KV_HEADS, 1.0)];
     let weights: Vec<WeightInfo> = tables
         .into_iter()
@@ -119,39 +123,86 @@ fn attended(host: Host, method: &str, steps: &[&[Chunk]]) -> Vec<Vec<Vec<u32>>> 
     got
 }
 
-/// The levels of this host that kernels are written for, the last one the slowest.
-fn levels() -> impl Iterator<Item = Isa> {
-    [Isa::Avx512, Isa::Avx2, Isa::Portable].into_iter().filter(|level| detect_isa().has(*level))
+/// Every kernel in any order of this host that has many rows in a step, or a few: method and level.
+fn kernels() -> Vec<(&'static str, Isa)> {
+    let levels = [Isa::Avx512, Isa::Avx2, Isa::Portable].into_iter().filter(|level| detect_isa().has(*level));
+    let lanes = levels.flat_map(|level| [("spans", level), ("columns", level)]);
+    lanes.chain([("tiles", emulated())]).collect()
+}
+
+/// The widest level that tiles are emulated on.
+fn emulated() -> Isa {
+    [Isa::Avx512, Isa::Avx2].into_iter().find(|level| detect_isa().has(*level)).unwrap_or(Isa::Portable)
 }
 
 /// Chunks of many rows and of a few, single rows, contexts of several spans, all in one step or in two.
 const STORY: &[&[Chunk]] = &[&[(0, 0, 210), (1, 0, 1), (2, 0, 65)], &[(2, 65, 1), (0, 210, 150), (1, 1, 3)]];
 
+fn threads_and_pages_change_no_bit(method: &str, level: Isa) {
+    let want = attended(Host { threads: 1, level, page_tokens: TOKENS }, method, STORY);
+    for (threads, page_tokens) in [(1, 16), (2, 16), (3, 7), (16, 64), (5, 1)] {
+        let host = Host { threads, level, page_tokens };
+        assert!(attended(host, method, STORY) == want, "{method}: {host:?}");
+    }
+}
+
+fn neighbours_change_no_bit(method: &str, level: Isa) {
+    let host = Host { threads: 2, level, page_tokens: 16 };
+    let want = attended(host, method, &[&[(0, 0, 300)]]).swap_remove(0);
+    // In spans a row is by itself whatever it travels with. In tiles chunks may be cut as one likes, as long as there are
+    // enough rows for a tile.
+    let apart: Vec<[Chunk; 2]> = (0..30).map(|i| [(1, i, 1), (0, 10 * i, 10)]).collect();
+    let apart: Vec<&[Chunk]> = apart.iter().map(|step| &step[..]).collect();
+    let chunks: &[&[Chunk]] = &[&[(1, 0, 9), (0, 0, 37)], &[(0, 37, 200), (2, 0, 33)], &[(0, 237, 63)]];
+    let steps = if method == "spans" { &apart } else { chunks };
+    assert!(attended(host, method, steps)[0] == want, "{method}, {level}");
+}
+
 #[test]
-fn threads_and_pages_change_no_bit() {
-    for level in levels() {
-        for method in ["spans", "columns"] {
-            let want = attended(Host { threads: 1, level, page_tokens: TOKENS }, method, STORY);
-            for (threads, page_tokens) in [(1, 16), (2, 16), (3, 7), (16, 64), (5, 1)] {
-                let host = Host { threads, level, page_tokens };
-                assert!(attended(host, method, STORY) == want, "{method}: {host:?}");
-            }
-        }
+fn what_a_row_gets_follows_from_its_sequence_alone() {
+    for (method, level) in kernels() {
+        threads_and_pages_change_no_bit(method, level);
+        neighbours_change_no_bit(method, level);
     }
 }
 
 #[test]
-fn neighbours_change_no_bit() {
-    for level in levels() {
-        let host = Host { threads: 2, level, page_tokens: 16 };
-        // In spans a row is by itself whatever it travels with.
-        let want = attended(host, "spans", &[&[(0, 0, 300)]]).swap_remove(0);
-        let apart: Vec<[Chunk; 2]> = (0..30).map(|i| [(1, i, 1), (0, 10 * i, 10)]).collect();
-        let apart: Vec<&[Chunk]> = apart.iter().map(|step| &step[..]).collect();
-        assert!(attended(host, "spans", &apart)[0] == want, "spans, {level}");
-        // Chunks may be cut as one likes, as long as there are enough rows for a tile.
-        let want = attended(host, "columns", &[&[(0, 0, 300)]]).swap_remove(0);
-        let chunks: &[&[Chunk]] = &[&[(1, 0, 9), (0, 0, 37)], &[(0, 37, 200), (2, 0, 33)], &[(0, 237, 63)]];
-        assert!(attended(host, "columns", chunks)[0] == want, "columns, {level}");
+#[ignore = "needs a processor with AMX"]
+fn amx_attention_of_a_row_follows_from_its_sequence_alone() {
+    threads_and_pages_change_no_bit("tiles", Isa::Amx);
+    neighbours_change_no_bit("tiles", Isa::Amx);
+}
+
+/// Holds attention in tiles of some levels against the table; how many pairs of case and kernel there were.
+fn conforms(threads: usize, wanted: impl Fn(Isa) -> bool) -> usize {
+    let wanted = |v: &Variant| v.key.starts_with("attention.tiles.") && wanted(v.isa);
+    let report = check_kernels(&mut backend(threads), &cases(), Closeness::Bitwise, wanted);
+    assert!(report.differences.is_empty(), "{report}");
+    report.compared
+}
+
+/// Cases of BF16 caches and more than 16 rows, at the least.
+const CASES: usize = 8;
+
+#[test]
+fn emulated_tiles_answer_the_table() {
+    for threads in [1, 3] {
+        assert!(conforms(threads, |isa| isa != Isa::Amx) >= CASES);
     }
+}
+
+#[test]
+#[ignore = "needs a processor with AMX"]
+fn amx_attention_answers_the_table() {
+    for threads in [1, 2, 3, 16] {
+        assert!(conforms(threads, |isa| isa == Isa::Amx) >= CASES, "AMX is {:?}", tare_probe::amx::usable());
+    }
+}
+
+/// The instructions of the processor and what stands for them give the same bits.
+#[test]
+#[ignore = "needs a processor with AMX"]
+fn amx_attention_is_that_of_emulated_tiles() {
+    let of = |level| attended(Host { threads: 2, level, page_tokens: 16 }, "tiles", STORY);
+    assert!(of(Isa::Amx) == of(emulated()));
 }

@@ -1,7 +1,7 @@
 //! Softmax attention over pages: what its kernels share.
 //!
 //! [`ordered`] keeps the reference's order of sums. In classes that allow any order, [`spans`] cuts the context of a few
-//! rows into spans that are joined at the end, and [`columns`] takes many rows of a sequence together.
+//! rows into spans that are joined at the end, and [`columns`] and [`tiles`] take many rows of a sequence together.
 
 pub mod columns;
 pub mod ordered;
@@ -9,6 +9,7 @@ mod pages;
 pub mod scratch;
 mod soften;
 pub mod spans;
+pub mod tiles;
 mod units;
 
 use std::ops::Range;
@@ -53,6 +54,8 @@ pub enum Method {
     Spans,
     /// See [`columns`].
     Columns,
+    /// See [`tiles`].
+    Tiles,
 }
 
 impl Attention {

@@ -17,18 +17,15 @@
 //! source: the running softmax of Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018), in blocks as in
 //!   "FlashAttention" (Dao and others, 2022); queries as columns is ours
 //!
-//! A tile is what is worked on at once. Workers take tiles from a common counter, the longest contexts first. Rows that are alone in their sequence, or nearly,
-//! follow in spans.
+//! A tile is what is worked on at once. Workers take tiles from a common counter, the longest contexts first. Rows that are
+//! alone in their sequence, or nearly, follow in spans.
 
 mod block;
 
 use std::marker::PhantomData;
-use std::sync::atomic::Ordering::Relaxed;
-
-use tare_ops::Row;
 
 use super::pages::Element;
-use super::units::{self, Queries, Units};
+use super::units::{Mine, Queries};
 use super::{Attention, AttentionFn, Cache, spans};
 use crate::lanes::{Kernel, LANES, Lanes};
 use crate::pool::Region;
@@ -37,7 +34,7 @@ use block::Block;
 /// Vectors of queries in a tile.
 const VECTORS: usize = 3;
 /// Queries of a tile, and of one where there are few.
-const QUERIES: [usize; 2] = [VECTORS * LANES, LANES];
+pub(super) const QUERIES: [usize; 2] = [VECTORS * LANES, LANES];
 /// Keys of a block.
 const KEYS: usize = 64;
 
@@ -45,13 +42,6 @@ const KEYS: usize = 64;
 pub(super) const fn room(head_size: usize) -> usize {
     let padded = head_size.next_multiple_of(LANES);
     QUERIES[0] * (2 * padded + KEYS + block::STATE) + 2 * KEYS * padded
-}
-
-impl Attention {
-    /// Tiles that `workers` take of these rows, those that are taken alone left out.
-    pub fn tiles(&self, rows: &[Row], workers: usize) -> usize {
-        Units::new(self, rows, units::queries(self, rows, workers, QUERIES)).count()
-    }
 }
 
 /// The kernel for pool elements `T` on instruction set `L`.
@@ -63,26 +53,18 @@ pub fn kernel<L: Lanes, T: Element>() -> AttentionFn {
 /// That of [`AttentionFn`].
 unsafe fn run<L: Lanes, T: Element>(call: &Attention, cache: Cache, region: Region) {
     let Some(l) = L::detect() else { return };
-    let queries = units::queries(call, cache.rows, region.workers, QUERIES);
-    let room = cache.scratch.own(region.worker);
-    let mut mine = cache.next.fetch_add(1, Relaxed);
-    for (i, unit) in Units::new(call, cache.rows, queries).enumerate() {
-        if i == mine {
-            let all = Queries::new(call, cache, unit);
-            l.vectorize(Tile::<T> { all, scale: call.scale, columns: queries, room, element: PhantomData });
-            mine = cache.next.fetch_add(1, Relaxed);
-        }
+    for all in Mine::new(call, cache, region) {
+        let room = cache.scratch.own(region.worker);
+        l.vectorize(Tile::<T> { all, scale: call.scale, room, element: PhantomData });
     }
     // SAFETY: the caller's promise.
-    unsafe { spans::take_alone::<L, T>(l, call, cache, region) };
+    unsafe { spans::take_alone::<L, T>(l, call, (cache, region), false) };
 }
 
 /// Rows of a sequence and a run of heads.
 struct Tile<'a, T> {
     all: Queries<'a>,
     scale: f32,
-    /// Queries that there are columns for.
-    columns: usize,
     room: *mut f32,
     element: PhantomData<T>,
 }
@@ -94,9 +76,10 @@ impl<T: Element> Kernel for Tile<'_, T> {
     fn run<L: Lanes>(self, l: L) {
         // SAFETY: a tile of the step, which nobody else does; the scratch has room for it.
         unsafe {
-            match self.columns {
-                LANES => self.attend::<L, 1>(l),
-                _ => self.attend::<L, VECTORS>(l),
+            if self.all.len() <= LANES {
+                self.attend::<L, 1>(l);
+            } else {
+                self.attend::<L, VECTORS>(l);
             }
         }
     }

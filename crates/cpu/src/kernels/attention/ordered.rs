@@ -2,7 +2,7 @@
 //!
 //! math: `s_j = dot(q, k_j) * scale`, `p_j = exp(s_j - max)`, `out = sum_j p_j v_j / sum_j p_j`
 //! shapes: q, out [T, H * E]; keys and values of a kv head [page_tokens, E] in each page
-//! layout: see `tare_cpu::kv`; scores of up to 8 heads of a run in [`Scores`]
+//! layout: see `tare_cpu::kv`; scores of up to 8 heads of a run in [`Scratch`]
 //! precision: F32; scores in 16 lanes, the denominator in 16 lanes over j, values fused for j ascending, one division
 //! preconditions: context 1 at least, inside the row's table
 //! cost: keys and values of the context once for each row (and run of heads that share them); 4 E flops a head and token

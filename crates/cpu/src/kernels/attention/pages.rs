@@ -77,6 +77,16 @@ impl Element for half::bf16 {
     }
 }
 
+/// 16 elements, or the first `n` and zeros where there are fewer.
+///
+/// # Safety
+/// They lie at `p`.
+#[inline(always)]
+pub(super) unsafe fn up_to_16<L: Lanes, T: Element>(l: L, p: *const T, n: usize) -> L::V {
+    // SAFETY: the caller's promise.
+    unsafe { if n < LANES { T::load_part(l, p, n) } else { T::load(l, p) } }
+}
+
 /// Which half of a page.
 #[derive(Clone, Copy)]
 pub(super) enum Half {
@@ -87,17 +97,17 @@ pub(super) enum Half {
 /// Keys and values of one kv head of a sequence in one layer.
 #[derive(Clone, Copy)]
 pub(super) struct Pages<'a> {
-    pub table: &'a TableView,
-    pub layer: usize,
-    pub kv_head: usize,
+    pub(super) table: &'a TableView,
+    pub(super) layer: usize,
+    pub(super) kv_head: usize,
     /// E
-    pub size: usize,
+    pub(super) size: usize,
 }
 
 impl Pages<'_> {
     /// Where a token's keys or values lie.
     #[inline(always)]
-    pub fn place<T>(&self, half: Half, token: usize) -> *const T {
+    pub(super) fn place<T>(&self, half: Half, token: usize) -> *const T {
         let pool = &self.table.pool;
         let (n, inside) = (token / pool.page_tokens, token % pool.page_tokens);
         let page = self.table.pages()[n];
@@ -112,7 +122,7 @@ impl Pages<'_> {
     /// later, in whatever page; behind the end that is what lies at `after`, null for nothing. `at < end`, `end` is in
     /// the context.
     #[inline(always)]
-    pub fn block<T>(&self, half: Half, at: usize, most: usize, end: usize, after: *const T) -> Block<T> {
+    pub(super) fn block<T>(&self, half: Half, at: usize, most: usize, end: usize, after: *const T) -> Block<T> {
         let page_tokens = self.table.pool.page_tokens;
         let later = at + (AHEAD / (self.size * size_of::<T>())).max(1);
         let ahead = if later < end {
@@ -130,23 +140,23 @@ impl Pages<'_> {
 
 /// Keys or values of some tokens, one after the other.
 pub(super) struct Block<T> {
-    pub first: *const T,
+    pub(super) first: *const T,
     /// As many elements that will be read later, to be asked for; null for none.
-    pub ahead: *const T,
+    pub(super) ahead: *const T,
     /// Whether those lie in another page.
-    pub elsewhere: bool,
+    pub(super) elsewhere: bool,
     /// E
-    pub size: usize,
-    pub tokens: usize,
+    pub(super) size: usize,
+    pub(super) tokens: usize,
     /// The first token's place in the context.
-    pub at: usize,
+    pub(super) at: usize,
 }
 
 impl<T> Block<T> {
     /// Asks for what follows elements `from .. from + n` of the block: for every line in another page, for the first one
     /// in the same, where the processor finds the stream by itself.
     #[inline(always)]
-    pub fn ask<L: Lanes>(&self, l: L, from: usize, n: usize) {
+    pub(super) fn ask<L: Lanes>(&self, l: L, from: usize, n: usize) {
         if !self.ahead.is_null() {
             let first = self.ahead.wrapping_add(from).cast::<u8>();
             l.prefetch(first);
@@ -160,7 +170,7 @@ impl<T> Block<T> {
 
     /// Asks for every line of what follows elements `from .. from + n` of the block.
     #[inline(always)]
-    pub fn ask_all<L: Lanes>(&self, l: L, from: usize, n: usize) {
+    pub(super) fn ask_all<L: Lanes>(&self, l: L, from: usize, n: usize) {
         if !self.ahead.is_null() {
             let first = self.ahead.wrapping_add(from).cast::<u8>();
             for at in (0..n * size_of::<T>()).step_by(LINE) {

@@ -2,7 +2,7 @@
 
 use tare_ops::OpError;
 
-use super::{Attention, Method, TOGETHER, columns, spans};
+use super::{Attention, Method, TOGETHER, columns, spans, tiles};
 use crate::kv::out_of_memory;
 use crate::lanes::LANES;
 use crate::memory::Memory;
@@ -70,10 +70,15 @@ impl Scratch {
     /// # Errors
     /// When memory runs out.
     pub fn fit(&mut self, call: &Attention) -> Result<(), OpError> {
-        let (own, part) = (columns::room(call.head_size), call.head_size.next_multiple_of(LANES) + LANES);
-        if call.method == Method::Ordered
-            || (own <= self.own_stride && part <= self.part_stride && call.heads() <= self.heads)
-        {
+        let padded = call.head_size.next_multiple_of(LANES);
+        let own = match call.method {
+            Method::Ordered => return Ok(()),
+            Method::Spans => TOGETHER * padded,
+            Method::Columns => columns::room(call.head_size),
+            Method::Tiles => tiles::room(call.head_size),
+        };
+        let part = padded + LANES;
+        if own <= self.own_stride && part <= self.part_stride && call.heads() <= self.heads {
             return Ok(());
         }
         self.own_stride = own.max(self.own_stride);
@@ -101,7 +106,7 @@ impl Scratch {
         self.scores(slot, i).wrapping_add(self.stride - 1)
     }
 
-    /// What `worker` has for itself: [`columns::room`] F32.
+    /// What `worker` has for itself: as many F32 as [`Scratch::fit`] made room for, the queries of a run at least.
     #[inline(always)]
     pub(super) fn own(&self, worker: usize) -> *mut f32 {
         self.own.as_ptr::<f32>().wrapping_add(worker * self.own_stride)

@@ -25,6 +25,8 @@ mod score;
 use std::marker::PhantomData;
 use std::ops::Range;
 
+use tare_ops::reference::linear::round_bf16;
+
 use super::pages::{Element, Half, Pages};
 use super::{Attention, AttentionFn, Cache, soften, units};
 use crate::lanes::{Kernel, LANES, Lanes, exp};
@@ -54,16 +56,22 @@ pub fn kernel<L: Lanes, T: Element>() -> AttentionFn {
 unsafe fn run<L: Lanes, T: Element>(call: &Attention, cache: Cache, region: Region) {
     let Some(l) = L::detect() else { return };
     // SAFETY: the caller's promise.
-    unsafe { take::<L, T>(l, call, (cache, region), 0..cache.rows.len()) };
+    unsafe { take::<L, T>(l, call, (cache, region), false, 0..cache.rows.len()) };
 }
 
-/// Does this worker's share of the rows that tiles leave: see [`units::alone`].
+/// Does this worker's share of the rows that tiles leave: see [`units::alone`]. Their queries are rounded to BF16 first
+/// where those in tiles are.
 ///
 /// # Safety
 /// That of [`AttentionFn`].
-pub(super) unsafe fn take_alone<L: Lanes, T: Element>(l: L, call: &Attention, cache: Cache, region: Region) {
+pub(super) unsafe fn take_alone<L: Lanes, T: Element>(
+    l: L,
+    call: &Attention,
+    (cache, region): (Cache, Region),
+    rounded: bool,
+) {
     // SAFETY: the caller's promise.
-    unsafe { take::<L, T>(l, call, (cache, region), units::alone(call, cache.rows)) };
+    unsafe { take::<L, T>(l, call, (cache, region), rounded, units::alone(call, cache.rows)) };
 }
 
 /// Does this worker's share of `rows`.
@@ -74,10 +82,11 @@ unsafe fn take<L: Lanes, T: Element>(
     l: L,
     call: &Attention,
     (cache, region): (Cache, Region),
+    rounded: bool,
     rows: impl Iterator<Item = usize>,
 ) {
-    let mut wave =
-        Wave::<T> { call, cache, region, rows: [0; WAVE], gathered: 0, joining: false, element: PhantomData };
+    let (rows_of, element) = ([0; WAVE], PhantomData);
+    let mut wave = Wave::<T> { call, cache, region, rounded, rows: rows_of, gathered: 0, joining: false, element };
     for t in rows {
         wave.rows[wave.gathered] = t;
         wave.gathered += 1;
@@ -95,6 +104,8 @@ struct Wave<'a, T> {
     call: &'a Attention,
     cache: Cache<'a>,
     region: Region<'a>,
+    /// Whether queries are rounded to BF16.
+    rounded: bool,
     rows: [usize; WAVE],
     gathered: usize,
     /// Whether spans of a wave before may still be read.
@@ -169,7 +180,7 @@ impl<T: Element> Kernel for Unit<'_, T> {
 
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
-        let Wave { call, cache, region, .. } = self.wave;
+        let Wave { call, cache, region, rounded, .. } = self.wave;
         let (heads, kv_head) = &call.runs[self.run];
         let size = call.head_size;
         let table = &cache.tables[cache.rows[self.t].table as usize];
@@ -178,7 +189,10 @@ impl<T: Element> Kernel for Unit<'_, T> {
         // SAFETY: a unit of the step, which nobody else does; the scratch has room for it.
         unsafe {
             for (i, head) in heads.clone().enumerate() {
-                deal::<T>(call.q.row(self.t).add(head * size), q(i), size, call.scale);
+                deal::<T>(call.q.row(self.t).add(head * size), q(i), size);
+                if *rounded {
+                    round(q(i), size);
+                }
             }
             let scores = |i: usize| cache.scratch.scores(region.worker, i);
             let part = |i: usize| cache.scratch.part(self.slot, self.span, heads.start + i);
@@ -190,12 +204,13 @@ impl<T: Element> Kernel for Unit<'_, T> {
                 at += keys.tokens;
                 let mut i = 0;
                 while L::WIDE && i + 2 <= heads.len() {
-                    score::block::<L, T, 2>(l, [q(i), q(i + 1)], [scores(i).add(to), scores(i + 1).add(to)], &keys);
+                    let to = [scores(i).add(to), scores(i + 1).add(to)];
+                    score::block::<L, T, 2>(l, [q(i), q(i + 1)], &keys, call.scale, to);
                     keys.ahead = std::ptr::null();
                     i += 2;
                 }
                 while i < heads.len() {
-                    score::block::<L, T, 1>(l, [q(i)], [scores(i).add(to)], &keys);
+                    score::block::<L, T, 1>(l, [q(i)], &keys, call.scale, [scores(i).add(to)]);
                     keys.ahead = std::ptr::null();
                     i += 1;
                 }
@@ -281,27 +296,39 @@ unsafe fn join<L: Lanes, T: Element>(l: L, wave: &Wave<'_, T>, (slot, t, head): 
     }
 }
 
-/// The elements of a query, times `scale`, in the order in which those of a key come: pairs of vectors as
-/// [`Element::two`] gives them, then what is left, filled up with +0. from [size], to [size rounded up to 16]
+/// The elements of a query in the order in which those of a key come: pairs of vectors as [`Element::two`] gives them, then
+/// what is left, filled up with +0. from [size], to [size rounded up to 16]
 ///
 /// # Safety
 /// They lie there.
 #[inline(always)]
-unsafe fn deal<T: Element>(from: *const f32, to: *mut f32, size: usize, scale: f32) {
+unsafe fn deal<T: Element>(from: *const f32, to: *mut f32, size: usize) {
     let whole = size / DEALT * DEALT;
     // SAFETY: the caller's promise.
     unsafe {
         for e in (0..whole).step_by(DEALT) {
             for i in 0..DEALT {
-                *to.add(e + T::deal(i)) = *from.add(e + i) * scale;
+                *to.add(e + T::deal(i)) = *from.add(e + i);
             }
         }
         for e in whole..size {
-            *to.add(e) = *from.add(e) * scale;
+            *to.add(e) = *from.add(e);
         }
         for e in size..size.next_multiple_of(LANES) {
             *to.add(e) = 0.0;
         }
+    }
+}
+
+/// Rounds to BF16. q [size]
+///
+/// # Safety
+/// They lie there.
+#[inline(always)]
+unsafe fn round(q: *mut f32, size: usize) {
+    for e in 0..size {
+        // SAFETY: the caller's promise.
+        unsafe { *q.add(e) = round_bf16(*q.add(e)) };
     }
 }
 

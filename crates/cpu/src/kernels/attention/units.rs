@@ -1,21 +1,23 @@
 //! Which rows are taken together.
 
 use std::ops::Range;
+use std::sync::atomic::Ordering::Relaxed;
 
 use tare_ops::Row;
 
 use super::pages::Pages;
-use super::{Attention, Cache};
-use crate::lanes::LANES;
+use super::{Attention, Cache, Method, columns, tiles};
+use crate::lanes::{LANES, Lanes};
+use crate::pool::Region;
 
 /// Tiles for each worker below which tiles are made smaller.
 const TILES: usize = 2;
 
 /// A tile: some rows of one sequence, for a run of heads.
-pub(super) struct Unit {
-    pub rows: Range<usize>,
+struct Unit {
+    rows: Range<usize>,
     /// Which of the call's.
-    pub run: usize,
+    run: usize,
 }
 
 /// The queries of a tile: for each of its rows those of the run's heads.
@@ -26,15 +28,9 @@ pub(super) struct Queries<'a> {
 }
 
 impl<'a> Queries<'a> {
-    /// Those of `unit`.
-    #[inline(always)]
-    pub fn new(call: &'a Attention, cache: Cache<'a>, unit: Unit) -> Self {
-        Self { call, cache, unit }
-    }
-
     /// How many.
     #[inline(always)]
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.unit.rows.len() * self.heads().len()
     }
 
@@ -52,30 +48,85 @@ impl<'a> Queries<'a> {
 
     /// Query `i`: [E]
     #[inline(always)]
-    pub fn query(&self, i: usize) -> *const f32 {
+    pub(super) fn query(&self, i: usize) -> *const f32 {
         let (t, head) = self.place(i);
         self.call.q.row(t).wrapping_add(head * self.call.head_size)
     }
 
     /// Where its result goes: [E]
     #[inline(always)]
-    pub fn out(&self, i: usize) -> *mut f32 {
+    pub(super) fn out(&self, i: usize) -> *mut f32 {
         let (t, head) = self.place(i);
         self.call.out.row(t).wrapping_add(head * self.call.head_size)
     }
 
     /// Tokens that it sees.
     #[inline(always)]
-    pub fn context(&self, i: usize) -> usize {
+    pub(super) fn context(&self, i: usize) -> usize {
         self.cache.rows[self.place(i).0].context as usize
     }
 
     /// The keys and values that they share.
     #[inline(always)]
-    pub fn pages(&self) -> Pages<'a> {
+    pub(super) fn pages(&self) -> Pages<'a> {
         let table = &self.cache.tables[self.cache.rows[self.unit.rows.start].table as usize];
         let (layer, kv_head, size) = (self.call.layer, self.call.runs[self.unit.run].1, self.call.head_size);
         Pages { table, layer, kv_head, size }
+    }
+
+    /// Gives each query what was gathered for it, divided by the sum of the weights. out [E rounded up to 16, width] with a
+    /// column for each, sum [width]
+    ///
+    /// # Safety
+    /// They lie there, and the results may be written.
+    #[inline(always)]
+    pub(super) unsafe fn give<L: Lanes>(&self, l: L, out: *const f32, sum: *const f32, width: usize) {
+        let size = self.call.head_size;
+        for column in (0..self.len()).step_by(LANES) {
+            for e in (0..size).step_by(LANES) {
+                // SAFETY: the caller's promise.
+                unsafe {
+                    let sum = l.load(sum.add(column));
+                    let mut square = [sum; LANES];
+                    for (i, row) in square.iter_mut().enumerate() {
+                        *row = l.div(l.load(out.add((e + i) * width + column)), sum);
+                    }
+                    let queries = (self.len() - column).min(LANES);
+                    for (i, row) in l.transposed(&square).iter().enumerate().take(queries) {
+                        let (to, part) = (self.out(column + i).add(e), size - e);
+                        if part < LANES { l.store_part(to, part, *row) } else { l.store(to, *row) }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The tiles that a worker takes, one by one, from the counter that all share.
+pub(super) struct Mine<'a> {
+    call: &'a Attention,
+    cache: Cache<'a>,
+    units: Units<'a>,
+    /// Units that have been passed.
+    passed: usize,
+}
+
+impl<'a> Mine<'a> {
+    /// Those of one worker of `region`.
+    pub(super) fn new(call: &'a Attention, cache: Cache<'a>, region: Region) -> Self {
+        let queries = queries(call, cache.rows, region.workers);
+        Self { call, cache, units: Units::new(call, cache.rows, queries), passed: 0 }
+    }
+}
+
+impl<'a> Iterator for Mine<'a> {
+    type Item = Queries<'a>;
+
+    fn next(&mut self) -> Option<Queries<'a>> {
+        let mine = self.cache.next.fetch_add(1, Relaxed);
+        let unit = self.units.nth(mine - self.passed)?;
+        self.passed = mine + 1;
+        Some(Queries { call: self.call, cache: self.cache, unit })
     }
 }
 
@@ -109,7 +160,7 @@ fn is_alone(call: &Attention, group: &Range<usize>) -> bool {
 
 /// The rows that are taken alone.
 pub(super) fn alone(call: &Attention, rows: &[Row]) -> impl Iterator<Item = usize> {
-    groups(rows).filter(|group| is_alone(call, group)).flatten()
+    groups(rows).filter(move |group| is_alone(call, group)).flatten()
 }
 
 /// Rows of a tile of so many queries, for a run of heads.
@@ -117,8 +168,17 @@ fn rows_of(queries: usize, heads: usize) -> usize {
     (queries / heads).max(1)
 }
 
-/// Queries of a tile: `most`, or `least` where that would leave workers without any. A query's bits are the same.
-pub(super) fn queries(call: &Attention, rows: &[Row], workers: usize, [most, least]: [usize; 2]) -> usize {
+impl Attention {
+    /// Tiles that `workers` take of these rows, those that are taken alone left out.
+    pub fn tiles(&self, rows: &[Row], workers: usize) -> usize {
+        Units::new(self, rows, queries(self, rows, workers)).count()
+    }
+}
+
+/// Queries of a tile: as many as there is room for, or few where that would leave workers without any. A query's bits are
+/// the same.
+fn queries(call: &Attention, rows: &[Row], workers: usize) -> usize {
+    let [most, least] = if call.method == Method::Tiles { tiles::QUERIES } else { columns::QUERIES };
     let of = |group: Range<usize>| -> usize {
         call.runs.iter().map(|(run, _)| group.len().div_ceil(rows_of(most, run.len()))).sum()
     };
@@ -127,7 +187,7 @@ pub(super) fn queries(call: &Attention, rows: &[Row], workers: usize, [most, lea
 }
 
 /// All tiles of a step, later rows first.
-pub(super) struct Units<'a> {
+struct Units<'a> {
     call: &'a Attention,
     groups: Groups<'a>,
     queries: usize,
@@ -139,7 +199,7 @@ pub(super) struct Units<'a> {
 
 impl<'a> Units<'a> {
     /// The tiles of `rows`, of `queries` each.
-    pub fn new(call: &'a Attention, rows: &'a [Row], queries: usize) -> Self {
+    fn new(call: &'a Attention, rows: &'a [Row], queries: usize) -> Self {
         Self { call, groups: groups(rows), queries, group: 0..0, run: call.runs.len(), end: 0 }
     }
 }
@@ -168,7 +228,6 @@ impl Iterator for Units<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernels::attention::Method;
     use crate::memory::Memory;
     use crate::rows::Rows;
     use tare_ops::{TokenSource, Wants};
@@ -196,7 +255,7 @@ mod tests {
         for kv_of_head in [&[0u16][..], &[0, 0, 1, 1], &[0, 0, 0, 1], &[0; 9]] {
             let call = call(kv_of_head);
             for workers in [1, 2, 16, 200] {
-                let queries = queries(&call, &rows, workers, [48, 16]);
+                let queries = queries(&call, &rows, workers);
                 let mut taken = vec![vec![0; call.heads()]; rows.len()];
                 for unit in Units::new(&call, &rows, queries) {
                     let heads = call.runs[unit.run].0.clone();
@@ -213,6 +272,6 @@ mod tests {
     #[test]
     fn tiles_are_small_where_workers_would_have_none() {
         let (call, rows) = (call(&[0, 0, 1, 1]), rows(&[0; 96]));
-        assert_eq!([1, 4, 5].map(|workers| queries(&call, &rows, workers, [48, 16])), [48, 48, 16]);
+        assert_eq!([1, 4, 5].map(|workers| queries(&call, &rows, workers)), [48, 48, 16]);
     }
 }

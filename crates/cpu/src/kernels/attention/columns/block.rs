@@ -1,7 +1,7 @@
 //! A tile at work: its queries, what they have gathered so far, and the block of keys and values in turn.
 
 use super::KEYS;
-use crate::kernels::attention::pages::{Element, Half, Pages};
+use crate::kernels::attention::pages::{Element, Half, Pages, up_to_16};
 use crate::kernels::attention::units::Queries;
 use crate::lanes::{LANES, Lanes, exp};
 
@@ -55,7 +55,7 @@ impl<const Q: usize> Block<Q> {
     /// # Safety
     /// Nobody else uses the room.
     #[inline(always)]
-    pub unsafe fn new(room: *mut f32, size: usize) -> Self {
+    pub(super) unsafe fn new(room: *mut f32, size: usize) -> Self {
         let (w, padded) = (Self::WIDTH, size.next_multiple_of(LANES));
         let mut at = 0;
         let mut take = |n: usize| {
@@ -96,7 +96,7 @@ impl<const Q: usize> Block<Q> {
 
     /// Tokens that some query sees.
     #[inline(always)]
-    pub fn end(&self) -> usize {
+    pub(super) fn end(&self) -> usize {
         self.one_sees
     }
 
@@ -105,7 +105,7 @@ impl<const Q: usize> Block<Q> {
     /// # Safety
     /// The queries lie there.
     #[inline(always)]
-    pub unsafe fn begin<L: Lanes>(&mut self, l: L, all: &Queries, scale: f32) {
+    pub(super) unsafe fn begin<L: Lanes>(&mut self, l: L, all: &Queries, scale: f32) {
         for i in 0..all.len() {
             self.all_see = self.all_see.min(all.context(i));
             self.one_sees = self.one_sees.max(all.context(i));
@@ -117,25 +117,21 @@ impl<const Q: usize> Block<Q> {
                 // Exact: contexts are far below 2^24.
                 *self.context.add(i) = context as f32;
             }
-            for (column, e) in self.squares() {
-                let (mut square, part) = ([l.splat(0.0); LANES], self.size - e);
-                for (i, row) in square.iter_mut().enumerate() {
-                    if column + i < all.len() {
-                        *row = l.mul(widen(l, all.query(column + i).add(e), part), l.splat(scale));
+            for column in (0..Self::WIDTH).step_by(LANES) {
+                for e in (0..self.size).step_by(LANES) {
+                    let mut square = [l.splat(0.0); LANES];
+                    for (i, row) in square.iter_mut().enumerate() {
+                        if column + i < all.len() {
+                            let q = up_to_16(l, all.query(column + i).add(e), self.size - e);
+                            *row = l.mul(q, l.splat(scale));
+                        }
                     }
-                }
-                for (i, row) in l.transposed(&square).iter().enumerate() {
-                    l.store(self.q.add((e + i) * Self::WIDTH + column), *row);
+                    for (i, row) in l.transposed(&square).iter().enumerate() {
+                        l.store(self.q.add((e + i) * Self::WIDTH + column), *row);
+                    }
                 }
             }
         }
-    }
-
-    /// Where the squares of 16 queries and 16 elements begin: column and element.
-    #[inline(always)]
-    fn squares(&self) -> impl Iterator<Item = (usize, usize)> + use<Q> {
-        let padded = self.padded;
-        (0..Self::WIDTH).step_by(LANES).flat_map(move |column| (0..padded).step_by(LANES).map(move |e| (column, e)))
     }
 
     /// Takes the keys from token `first` on as F32, zeros behind the last.
@@ -143,7 +139,7 @@ impl<const Q: usize> Block<Q> {
     /// # Safety
     /// They lie in the pages.
     #[inline(always)]
-    pub unsafe fn keys<L: Lanes, T: Element>(&mut self, l: L, pages: &Pages, first: usize) {
+    pub(super) unsafe fn keys<L: Lanes, T: Element>(&mut self, l: L, pages: &Pages, first: usize) {
         self.first = first;
         self.tokens = KEYS.min(self.one_sees - first);
         let mut j = 0;
@@ -154,7 +150,7 @@ impl<const Q: usize> Block<Q> {
                 for i in 0..run.tokens {
                     let (from, to) = (run.first.add(i * self.size), self.keys.add((j + i) * self.padded));
                     for e in (0..self.size).step_by(LANES) {
-                        l.store(to.add(e), widen::<L, T>(l, from.add(e), self.size - e));
+                        l.store(to.add(e), up_to_16::<L, T>(l, from.add(e), self.size - e));
                     }
                 }
                 j += run.tokens;
@@ -169,7 +165,7 @@ impl<const Q: usize> Block<Q> {
     /// # Safety
     /// They lie in the pages.
     #[inline(always)]
-    pub unsafe fn values<L: Lanes, T: Element>(&mut self, l: L, pages: &Pages) {
+    pub(super) unsafe fn values<L: Lanes, T: Element>(&mut self, l: L, pages: &Pages) {
         let mut j = 0;
         // SAFETY: the caller's promise.
         unsafe {
@@ -179,7 +175,7 @@ impl<const Q: usize> Block<Q> {
                 for i in 0..run.tokens {
                     let (from, to) = (run.first.add(i * self.size), self.values.add((j + i) * LANES));
                     for e in (0..self.size).step_by(LANES) {
-                        l.store(to.add(e * KEYS), widen::<L, T>(l, from.add(e), self.size - e));
+                        l.store(to.add(e * KEYS), up_to_16::<L, T>(l, from.add(e), self.size - e));
                     }
                 }
                 j += run.tokens;
@@ -192,7 +188,7 @@ impl<const Q: usize> Block<Q> {
     /// # Safety
     /// Its keys are there.
     #[inline(always)]
-    pub unsafe fn score<L: Lanes>(&self, l: L) {
+    pub(super) unsafe fn score<L: Lanes>(&self, l: L) {
         // SAFETY: the caller's promise.
         unsafe {
             if L::WIDE {
@@ -245,7 +241,7 @@ impl<const Q: usize> Block<Q> {
     /// # Safety
     /// The scores are there.
     #[inline(always)]
-    pub unsafe fn soften<L: Lanes>(&self, l: L) {
+    pub(super) unsafe fn soften<L: Lanes>(&self, l: L) {
         for column in (0..Self::WIDTH).step_by(LANES) {
             // SAFETY: the caller's promise.
             unsafe {
@@ -286,7 +282,7 @@ impl<const Q: usize> Block<Q> {
     /// # Safety
     /// Both are there.
     #[inline(always)]
-    pub unsafe fn mix<L: Lanes>(&self, l: L) {
+    pub(super) unsafe fn mix<L: Lanes>(&self, l: L) {
         // SAFETY: the caller's promise.
         unsafe {
             if L::WIDE {
@@ -346,32 +342,8 @@ impl<const Q: usize> Block<Q> {
     /// # Safety
     /// All blocks are done, and the results may be written.
     #[inline(always)]
-    pub unsafe fn finish<L: Lanes>(&self, l: L, all: &Queries) {
+    pub(super) unsafe fn finish<L: Lanes>(&self, l: L, all: &Queries) {
         // SAFETY: the caller's promise.
-        unsafe {
-            for (column, e) in self.squares() {
-                let sum = l.load(self.sum.add(column));
-                let (mut square, part) = ([sum; LANES], self.size - e);
-                for (i, row) in square.iter_mut().enumerate() {
-                    *row = l.div(l.load(self.out.add((e + i) * Self::WIDTH + column)), sum);
-                }
-                for (i, row) in l.transposed(&square).iter().enumerate() {
-                    if column + i < all.len() {
-                        let to = all.out(column + i).add(e);
-                        if part < LANES { l.store_part(to, part, *row) } else { l.store(to, *row) }
-                    }
-                }
-            }
-        }
+        unsafe { all.give(l, self.out, self.sum, Self::WIDTH) };
     }
-}
-
-/// 16 elements, or the first `n` and zeros.
-///
-/// # Safety
-/// They lie there.
-#[inline(always)]
-unsafe fn widen<L: Lanes, T: Element>(l: L, p: *const T, n: usize) -> L::V {
-    // SAFETY: the caller's promise.
-    unsafe { if n < LANES { T::load_part(l, p, n) } else { T::load(l, p) } }
 }

@@ -8,12 +8,12 @@ use crate::lanes::{LANES, Lanes};
 
 /// The values of a span.
 pub(super) struct Mix<'a, T> {
-    pub pages: Pages<'a>,
-    pub tokens: Range<usize>,
+    pub(super) pages: Pages<'a>,
+    pub(super) tokens: Range<usize>,
     /// What will be read after them; null for nothing.
-    pub next: *const T,
+    pub(super) next: *const T,
     /// Whether the values are still far, and asked for.
-    pub far: bool,
+    pub(super) far: bool,
 }
 
 impl<T: Element> Mix<'_, T> {
@@ -23,7 +23,7 @@ impl<T: Element> Mix<'_, T> {
     /// # Safety
     /// The values and their weights lie there; out has room for E elements, rounded up to 16.
     #[inline(always)]
-    pub unsafe fn all<L: Lanes, const H: usize>(&mut self, l: L, p: [*mut f32; H], out: [*mut f32; H]) {
+    pub(super) unsafe fn all<L: Lanes, const H: usize>(&mut self, l: L, p: [*mut f32; H], out: [*mut f32; H]) {
         let (size, mut e) = (self.pages.size, 0);
         // SAFETY: the caller's promise.
         unsafe {

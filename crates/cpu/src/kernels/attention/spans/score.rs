@@ -4,16 +4,17 @@ use super::DEALT;
 use crate::kernels::attention::pages::{Block, Element};
 use crate::lanes::{LANES, Lanes};
 
-/// `dot(q, k_j)` for the keys of a block and H heads: each key is loaded once for all of them.
+/// `dot(q, k_j) * scale` for the keys of a block and H heads: each key is loaded once for all of them.
 ///
 /// # Safety
 /// The block's keys, 16 at most, lie there; q holds E dealt elements, filled up, and `to` has room for the block.
 #[inline(always)]
 pub(super) unsafe fn block<L: Lanes, T: Element, const H: usize>(
     l: L,
-    q: [*const f32; H],
-    to: [*mut f32; H],
+    q: [*mut f32; H],
     keys: &Block<T>,
+    scale: f32,
+    to: [*mut f32; H],
 ) {
     // SAFETY: the caller's promise.
     unsafe {
@@ -25,7 +26,7 @@ pub(super) unsafe fn block<L: Lanes, T: Element, const H: usize>(
             _ => dots_of_any_size(l, q, keys),
         };
         for (sums, to) in sums.iter().zip(to) {
-            let s = l.sum_each(sums);
+            let s = l.mul(l.sum_each(sums), l.splat(scale));
             if keys.tokens == LANES { l.store(to, s) } else { l.store_part(to, keys.tokens, s) }
         }
     }
@@ -38,7 +39,7 @@ pub(super) unsafe fn block<L: Lanes, T: Element, const H: usize>(
 #[inline(always)]
 unsafe fn dots<L: Lanes, T: Element, const H: usize, const P: usize, const S: usize>(
     l: L,
-    from: [*const f32; H],
+    from: [*mut f32; H],
     keys: &Block<T>,
 ) -> [[L::V; LANES]; H] {
     let size = P * DEALT + S * LANES;
@@ -87,7 +88,7 @@ unsafe fn dots<L: Lanes, T: Element, const H: usize, const P: usize, const S: us
 #[inline(always)]
 unsafe fn dots_of_any_size<L: Lanes, T: Element, const H: usize>(
     l: L,
-    q: [*const f32; H],
+    q: [*mut f32; H],
     keys: &Block<T>,
 ) -> [[L::V; LANES]; H] {
     let size = keys.size;
