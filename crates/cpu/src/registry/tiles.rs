@@ -54,6 +54,7 @@ impl Registry {
             self.variants.push(Variant { key, op, format, isa, order, slack, roundings, fits });
             self.entries.push(Entry::LinearTiles(kernel));
         }
+        self.attention_in_tiles::<T>();
     }
 }
 
