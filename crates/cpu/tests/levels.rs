@@ -10,6 +10,9 @@ fn every_level_that_is_forced_passes_conformance() {
     for level in detect_isa().levels() {
         let isa = detect_isa().up_to(*level);
         let mut backend = CpuBackend::new(CpuConfig { threads: 2, isa: isa.clone(), pin: false }).unwrap();
+        if !backend.variants().iter().any(|v| v.isa == *level) {
+            continue; // No kernel needs it: what is left is that of the level below.
+        }
         assert_eq!(backend.describe().isa, isa);
         let report = check(&mut backend, &cases(), Closeness::Bitwise);
         assert!(report.differences.is_empty(), "up to {level}: {report}");

@@ -32,23 +32,37 @@ fn pairs<A: Copy, B>(a: [A; LANES], b: [A; LANES], f: impl Fn(A, A) -> B) -> [B;
 
 /// `a * b + c`, rounded once.
 ///
-/// A processor without the instruction makes a call of it, lane by lane. There the product, which is exact in F64, and the
-/// sum are computed in F64, and a sum that is not exact is cut and made odd: rounding an odd sum to F32 cannot meet a tie that
-/// the exact sum does not have (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", 2008).
+/// A processor without the instruction makes a call of it, lane by lane. There products, which are exact in F64, and sums are
+/// computed in F64. A sum that is rounded there and then to F32 is wrong only when it lies halfway between two numbers of F32,
+/// where the exact one may lie to either side: no other sum changes sides by being rounded. Those are left to the call, and so
+/// are the smallest numbers, whose halves lie elsewhere.
 #[inline(always)]
-fn fused(a: f32, b: f32, c: f32) -> f32 {
+fn fused(a: V, b: V, c: V) -> V {
     if cfg!(any(target_feature = "fma", target_arch = "aarch64")) {
-        return a.mul_add(b, c);
+        return rounded_once(a, b, c);
     }
-    let (product, c) = (f64::from(a) * f64::from(b), f64::from(c));
-    let sum = product + c;
-    // What the sum lost: exactly, whichever of the two is larger (Knuth). No number when the sum is none or infinite.
-    let back = sum - product;
-    let lost = (product - (sum - back)) + (c - back);
-    let bits = sum.to_bits();
-    let inexact = u64::from(lost > 0.0 || lost < 0.0);
-    let inwards = ((lost.to_bits() ^ bits) >> 63) & inexact;
-    f64::from_bits((bits - inwards) | inexact) as f32
+    let mut sums = [0.0_f64; LANES];
+    for (i, sum) in sums.iter_mut().enumerate() {
+        *sum = f64::from(a[i]) * f64::from(b[i]) + f64::from(c[i]);
+    }
+    let out = sums.map(|sum| sum as f32);
+    let mut doubt = false;
+    for (sum, out) in sums.iter().zip(&out) {
+        let halfway = sum.to_bits() as u32 & 0x1fff_ffff == 0x1000_0000;
+        doubt |= halfway | (out.abs() < f32::MIN_POSITIVE);
+    }
+    if doubt { asked(a, b, c) } else { out }
+}
+
+#[cold]
+#[inline(never)]
+fn asked(a: V, b: V, c: V) -> V {
+    rounded_once(a, b, c)
+}
+
+#[inline(always)]
+fn rounded_once(a: V, b: V, c: V) -> V {
+    std::array::from_fn(|i| a[i].mul_add(b[i], c[i]))
 }
 
 impl Lanes for Array {
@@ -115,11 +129,7 @@ impl Lanes for Array {
     }
     #[inline(always)]
     fn fma(self, a: V, b: V, c: V) -> V {
-        let mut out = c;
-        for (i, out) in out.iter_mut().enumerate() {
-            *out = fused(a[i], b[i], c[i]);
-        }
-        out
+        fused(a, b, c)
     }
     #[inline(always)]
     fn max(self, a: V, b: V) -> V {
@@ -238,7 +248,7 @@ mod tests {
     }
 
     fn agrees(a: f32, b: f32, c: f32) {
-        let (want, got) = (a.mul_add(b, c), fused(a, b, c));
+        let (want, got) = (a.mul_add(b, c), fused([a; LANES], [b; LANES], [c; LANES])[LANES - 1]);
         let same = want.to_bits() == got.to_bits() || want.is_nan() && got.is_nan();
         assert!(same, "{a:e} * {b:e} + {c:e}: {want:e}, not {got:e}");
     }
