@@ -2,10 +2,11 @@
 
 use tare_core::{Blob, DType, Format, Weight};
 use tare_cpu::{CpuBackend, CpuConfig, detect_isa};
+use tare_ops::conformance::{Closeness, cases, check_kernels};
 use tare_ops::plan::{Buffer, RopeStyle, RopeTable};
 use tare_ops::{
     Backend, Batch, Bucket, BufId, ForwardPlan, Isa, KvShape, Op, OpCall, Row, RowSpace, StepOutput, Table,
-    TokenSource, Wants, WeightInfo,
+    TokenSource, Variant, Wants, WeightInfo,
 };
 
 const HEADS: usize = 4;

@@ -137,6 +137,7 @@ fn shape(op: OpName, format: Option<Format>, class: Class, phase: Phase) -> OpSh
         kv_element_bytes: if of_cache { class.kv.bytes() } else { 0 },
         context: if op == OpName::Attention { 512 } else { 0 },
         rounding: op.reads_matrix().then_some(class.rounding),
+        order: class.order,
     }
 }
 
