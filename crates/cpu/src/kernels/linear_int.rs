@@ -126,6 +126,17 @@ impl Place<'_> {
         M
     }
 
+    /// Asks for the bytes that come some way behind `bytes` at `from`, where this worker reads them.
+    #[inline(always)]
+    fn ask<L: Lanes>(&self, l: L, from: *const u8, bytes: usize) {
+        let first = from.wrapping_add(AHEAD);
+        if first.wrapping_add(bytes) <= self.last {
+            for line in (0..bytes).step_by(64) {
+                l.prefetch(first.wrapping_add(line));
+            }
+        }
+    }
+
     /// Adds what a block of at most `left` units gives.
     ///
     /// # Safety
@@ -142,13 +153,7 @@ impl Place<'_> {
         let (l, dtype) = (d.lanes(), self.call.weight.dtype);
         let scales = block.wrapping_add(F::UNITS * F::UNIT_BYTES);
         let mut u = [l.splat(0.0); M];
-        let more = block.wrapping_add(AHEAD + self.call.weight.block_bytes) <= self.last;
-        let ask = |lines: Range<usize>| {
-            for line in lines.step_by(64).filter(|_| more) {
-                l.prefetch(block.wrapping_add(AHEAD + line));
-            }
-        };
-        ask(F::UNITS * F::UNIT_BYTES..self.call.weight.block_bytes);
+        self.ask(l, scales, self.call.weight.block_bytes - F::UNITS * F::UNIT_BYTES);
         for unit in 0..F::UNITS {
             if unit >= left {
                 break;
@@ -156,7 +161,7 @@ impl Place<'_> {
             let codes = block.wrapping_add(unit * F::UNIT_BYTES);
             let x = x.wrapping_add(unit * stride);
             // A few lines at a time, between products: those of a whole block at once wait for each other.
-            ask(unit * F::UNIT_BYTES..(unit + 1) * F::UNIT_BYTES);
+            self.ask(l, codes, F::UNIT_BYTES);
             // SAFETY: the caller's promise.
             unsafe {
                 if F::GROUP < UNIT {
