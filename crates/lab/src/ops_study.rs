@@ -1,10 +1,12 @@
 //! Operators at the shapes of a model: every kernel that could take a call against the one that does.
 //!
-//! Each kernel first answers as the reference does, on the inputs and the rows that are then timed. A *pass* runs the
+//! Each kernel first answers as the reference does, or within the limits of its order, on the inputs and the rows that are then
+//! timed. A *pass* runs the
 //! kernels in every order that there is, so that none is always the one after a slow neighbour; a kernel wins at a number
 //! of rows when its median is the smallest in every pass. Cold means that copies of the weight take turns.
 
 pub mod guard;
+mod judge;
 mod operator;
 pub mod orders;
 
@@ -13,7 +15,7 @@ use std::time::Instant;
 use tare_core::{Fault, Reading};
 use tare_cpu::Dispatch;
 use tare_evidence::stats::median;
-use tare_ops::{Backend, Batch, Executable, OpName, ReferenceBackend, StepOutput};
+use tare_ops::{Backend, Batch, Executable, OpName, StepOutput};
 use tare_probe::{Ceilings, Host};
 
 use crate::LabError;
@@ -253,30 +255,6 @@ impl Bench<'_> {
             arm.parts.push(self.tap.with(|cpu| cpu.part(whole, &[stand.call]))?);
         }
         Ok(arm)
-    }
-
-    /// Every kernel must answer as the reference does, bit for bit, on the rows that are timed.
-    fn judge(&mut self, of: &Operator<'_>, stand: &Stand, arms: &[Arm], batch: &Batch) -> Result<(), LabError> {
-        let mut judge = ReferenceBackend::new();
-        self.reference.clear();
-        let asked = of.stand(&mut judge, &mut self.reference)?;
-        let exe = judge.compile(&asked.plan)?;
-        let mut out = StepOutput::default();
-        let questions = asked.asked(of);
-        judge.run(exe, &questions, &mut out)?;
-        let want = Stand::outputs(of, &questions, &out.rows);
-        for arm in arms {
-            self.tap.with(|cpu| cpu.run(arm.wholes[0], batch, &mut out))?;
-            let got = Stand::outputs(of, batch, &out.rows);
-            let same = got.len() == want.len() && got.iter().zip(&want).all(|(g, w)| g.to_bits() == w.to_bits());
-            if !same {
-                let at = got.iter().zip(&want).position(|(g, w)| g.to_bits() != w.to_bits());
-                let say = |v: &[f32]| at.map_or_else(|| format!("{} values", v.len()), |i| format!("{} at {i}", v[i]));
-                let where_ = format!("{} of {} on {} rows", arm.kernel, stand.plan.name, of.rows);
-                return Err(Fault::new(where_, say(&want), say(&got)).into());
-            }
-        }
-        Ok(())
     }
 
     /// Calls of a sample, so that the fastest kernel's lasts long enough to be timed.

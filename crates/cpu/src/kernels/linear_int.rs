@@ -26,8 +26,8 @@ use crate::lanes::Lanes;
 use crate::panels::Panels;
 use crate::pool::Region;
 
-/// Bytes ahead of the codes in use that are asked for.
-const AHEAD: usize = 6 << 10;
+/// Bytes ahead of the codes in use that are asked for. From 4 to 20 KB it makes no difference, below it does.
+const AHEAD: usize = 4 << 10;
 
 /// A call.
 #[derive(Clone, Copy, Debug)]
@@ -115,11 +115,6 @@ impl Place<'_> {
         let mut acc = [l.splat(0.0); M];
         for first in (0..weight.units).step_by(F::UNITS) {
             let block = panel.wrapping_add(first / F::UNITS * weight.block_bytes);
-            if block.wrapping_add(AHEAD + weight.block_bytes) <= self.last {
-                for line in (0..weight.block_bytes).step_by(64) {
-                    l.prefetch(block.wrapping_add(AHEAD + line));
-                }
-            }
             let x = x.cast_const().wrapping_add(first * stride);
             // SAFETY: a block of the panel, and the units of x that it goes with, as far as both reach.
             unsafe { self.block::<D, F, P, M>(d, block, (x, stride), weight.units - first, &mut acc) };
@@ -129,6 +124,17 @@ impl Place<'_> {
             unsafe { self.call.end.store(l, self.t + m, self.n, *acc) };
         }
         M
+    }
+
+    /// Asks for the bytes that come some way behind `bytes` at `from`, where this worker reads them.
+    #[inline(always)]
+    fn ask<L: Lanes>(&self, l: L, from: *const u8, bytes: usize) {
+        let first = from.wrapping_add(AHEAD);
+        if first.wrapping_add(bytes) <= self.last {
+            for line in (0..bytes).step_by(64) {
+                l.prefetch(first.wrapping_add(line));
+            }
+        }
     }
 
     /// Adds what a block of at most `left` units gives.
@@ -147,12 +153,15 @@ impl Place<'_> {
         let (l, dtype) = (d.lanes(), self.call.weight.dtype);
         let scales = block.wrapping_add(F::UNITS * F::UNIT_BYTES);
         let mut u = [l.splat(0.0); M];
+        self.ask(l, scales, self.call.weight.block_bytes - F::UNITS * F::UNIT_BYTES);
         for unit in 0..F::UNITS {
             if unit >= left {
                 break;
             }
             let codes = block.wrapping_add(unit * F::UNIT_BYTES);
             let x = x.wrapping_add(unit * stride);
+            // A few lines at a time, between products: those of a whole block at once wait for each other.
+            self.ask(l, codes, F::UNIT_BYTES);
             // SAFETY: the caller's promise.
             unsafe {
                 if F::GROUP < UNIT {

@@ -89,6 +89,14 @@ fn is_greedy(sampler: Option<&Sampler>) -> bool {
     sampler.is_none_or(|s| s.params.is_plain_greedy() && s.allowed.is_none() && s.params.top_logprobs == 0)
 }
 
+/// The first of `x` that equals `most`. Runs are compared whole, which compilers turn into vectors.
+#[inline(always)]
+fn first(x: &[f32], most: f32) -> Option<usize> {
+    const RUN: usize = 256;
+    let run = x.chunks(RUN).position(|run| run.iter().fold(false, |found, x| found | (*x == most)))?;
+    x[RUN * run..].iter().position(|x| *x == most).map(|at| RUN * run + at)
+}
+
 /// Fills the output; gives false when a logit is NaN or infinite above, or none is above negative infinity.
 struct Greedy<'a> {
     logits: &'a [f32],
@@ -126,7 +134,7 @@ impl Kernel for Greedy<'_> {
         if l.sum(odd) != 0.0 || most == f32::NEG_INFINITY {
             return false;
         }
-        let Some(token) = self.logits.iter().position(|x| *x == most) else { return false };
+        let Some(token) = first(self.logits, most) else { return false };
         // The reference subtracts the logit itself, whose zero may have another sign than `most`.
         let most = self.logits[token];
         let m = l.splat(most);

@@ -66,6 +66,17 @@ impl Operator<'_> {
         tare_model::planner::op_shape(&plan, self.op(), self.context)
     }
 
+    /// A weight that the plan reads.
+    ///
+    /// # Errors
+    /// When plan or model have none of that handle or name.
+    pub(super) fn weight(&self, id: WeightId) -> Result<(&WeightInfo, Weight), LabError> {
+        let info = self.plan.weight(id).ok_or_else(|| Fault::new("weight", "a weight of the plan", "none"))?;
+        let role = Role::all(self.model.config()).into_iter().find(|r| r.to_string() == info.name);
+        let role = role.ok_or_else(|| Fault::new(&info.name, "a weight of the model", "none"))?;
+        Ok((info, self.model.weight(role)?))
+    }
+
     /// What it must move and compute, each row with its own context.
     pub(super) fn cost(&self) -> Cost {
         let rows = StepRows { all: self.rows, selected: self.rows, first_slot: self.context - self.rows };
@@ -166,10 +177,8 @@ impl Build<'_> {
     }
 
     fn weight(&mut self, id: WeightId) -> Result<WeightId, LabError> {
-        let info = self.of.plan.weight(id).ok_or_else(|| Fault::new("weight", "a weight of the plan", "none"))?;
-        let role = Role::all(self.of.model.config()).into_iter().find(|r| r.to_string() == info.name);
-        let role = role.ok_or_else(|| Fault::new(&info.name, "a weight of the model", "none"))?;
-        let id = self.backend.pack(&self.of.model.weight(role)?)?;
+        let (info, weight) = self.of.weight(id)?;
+        let id = self.backend.pack(&weight)?;
         self.plan.weights.push(WeightInfo { id, ..info.clone() });
         Ok(id)
     }

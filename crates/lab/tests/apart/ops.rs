@@ -2,11 +2,12 @@
 
 use tare_core::Reading;
 use tare_lab::LabError;
+use tare_lab::Rig;
 use tare_lab::ops_study::guard::{EndToEnd, Subject, crossovers, earned, written};
 use tare_lab::ops_study::{KernelTime, Measured, OpsStudy};
 use tare_lab::replay::Warmth;
 use tare_model::PlanSpec;
-use tare_ops::OpName;
+use tare_ops::{Class, OpName};
 use tare_probe::Host;
 
 use crate::scene::{Scene, made_up};
@@ -49,6 +50,25 @@ fn every_operator_with_a_choice_is_judged_and_run_in_every_order() {
         let wrong = OpsStudy { rows: vec![257], ..study }.run(&mut |_| true).unwrap_err().to_string();
         assert!(wrong.contains("1 to 256"), "{wrong}");
     }
+}
+
+#[test]
+fn kernels_in_an_order_of_their_own_are_held_against_exact_results() {
+    let scene = Scene::new("synthetic:qwen3-tiny?format=w4g128", 0);
+    let (host, ceilings) = (Host::read(), made_up());
+    let rig = Rig { class: Class::by_name("w4a16-free").unwrap(), ..scene.rig("paged") };
+    let study = OpsStudy {
+        rig: &rig,
+        operators: vec![OpName::Linear],
+        rows: vec![1, 5],
+        context: 40,
+        passes: 1,
+        warmth: Warmth::Warm,
+        host: &host,
+        ceilings: &ceilings,
+    };
+    let measured = study.run(&mut |_| true).unwrap();
+    assert!(!measured.is_empty() && measured.iter().all(|m| m.chosen.contains(".i16.")), "{measured:?}");
 }
 
 #[test]
