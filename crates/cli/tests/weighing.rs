@@ -235,16 +235,20 @@ fn next_names_a_phase_and_writes_a_record() {
     assert!(record_of(&v).to_string_lossy().contains("/next/"));
 }
 
+/// In the reference's order, and in a class whose kernels have orders of their own.
 #[test]
 fn planted_faults_are_caught_and_the_control_passes() {
-    let v = Home::new().json(&["mutate", "-m", "synthetic:qwen3-tiny?format=w4g128", "--threads", "2", "--json"]);
-    let verdicts = v["verdicts"].as_array().unwrap();
-    assert_eq!(verdicts.len(), 13);
-    assert_eq!((&verdicts[0]["mutation"], &verdicts[0]["caught"]), (&json!("none"), &json!(false)));
-    for fault in &verdicts[1..] {
-        assert_eq!((&fault["planted"], &fault["caught"]), (&json!(true), &json!(true)), "{fault}");
+    for class in ["w4a16", "w4a16-free"] {
+        let model = ["-m", "synthetic:qwen3-tiny?format=w4g128", "--class", class];
+        let v = Home::new().json(&[&["mutate"], &model[..], &["--threads", "2", "--json"]].concat());
+        let verdicts = v["verdicts"].as_array().unwrap();
+        assert_eq!(verdicts.len(), 13);
+        assert_eq!((&verdicts[0]["mutation"], &verdicts[0]["caught"]), (&json!("none"), &json!(false)), "{class}");
+        for fault in &verdicts[1..] {
+            assert_eq!((&fault["planted"], &fault["caught"]), (&json!(true), &json!(true)), "{class}: {fault}");
+        }
+        assert_eq!(v["holds"], true, "{class}");
     }
-    assert_eq!(v["holds"], true);
 }
 
 #[cfg(target_os = "linux")]

@@ -16,7 +16,7 @@ use tare_ops::{
 
 use crate::dispatch::{Dispatch, Launch};
 use crate::isa;
-use crate::kernels::attention::Scores;
+use crate::kernels::attention::scratch::Scratch;
 use crate::kernels::kv_append::TableView;
 use crate::kernels::sample::Outputs;
 use crate::kv::KvPool;
@@ -57,7 +57,7 @@ pub struct CpuBackend {
     /// The last handle given for a pool or a program; handles are never used twice.
     handles: u32,
     workspaces: Vec<Workspace>,
-    scores: Scores,
+    scratch: Scratch,
     step: StepState,
 }
 
@@ -97,7 +97,7 @@ impl CpuBackend {
         let host = isa::detect();
         let workers = Pool::new(config.threads, config.pin).map_err(|e| device("worker threads", e.to_string()))?;
         let workspaces = (0..workers.workers()).map(|_| Workspace::new()).collect::<Result<_, _>>()?;
-        let scores = Scores::new(workers.workers())?;
+        let scratch = Scratch::new(workers.workers())?;
         Ok(Self {
             registry,
             isa: IsaSet::new(config.isa.levels().iter().copied().filter(|l| host.has(*l))),
@@ -108,7 +108,7 @@ impl CpuBackend {
             programs: BTreeMap::new(),
             handles: 0,
             workspaces,
-            scores,
+            scratch,
             step: StepState::default(),
         })
     }
@@ -200,7 +200,7 @@ impl CpuBackend {
         let (mut out, mut ns) = (StepOutput::default(), Vec::new());
         self.run_traced(exe, batch, &mut out, &mut ns)?;
         let launch = Launch {
-            rows: batch.rows.len(),
+            rows: &batch.rows,
             selected: batch.selected(),
             context: longest(batch),
             workers: self.workers.workers(),
@@ -242,7 +242,7 @@ impl CpuBackend {
         let program = self.programs.get_mut(&exe.0).ok_or_else(|| unknown("executable", exe.0))?;
         program.check.check(batch, |kv| pools.get(&kv.0).map(KvPool::info), step.previous.len())?;
         if program.attends {
-            self.scores.grow(longest(batch))?;
+            self.scratch.grow(longest(batch))?;
         }
         step.tables.clear();
         for table in &batch.tables {
@@ -278,7 +278,7 @@ impl CpuBackend {
             selected: &state.selected,
             tables: &state.tables,
             workspaces: &self.workspaces,
-            scores: &self.scores,
+            scratch: &self.scratch,
             outputs: Outputs(out.rows.as_mut_ptr()),
             failed: &state.failed,
             times: traced.then(|| (Instant::now(), &state.times[..])),
@@ -343,7 +343,7 @@ impl Backend for CpuBackend {
     fn alloc_kv(&mut self, shape: KvShape, pages: usize, page_tokens: usize) -> Result<KvId, OpError> {
         let pool = KvPool::new(shape, pages, page_tokens)?;
         // Now, so that no step has to: no row sees more than a pool holds. Memory is taken where it is used.
-        self.scores.grow(pages * page_tokens)?;
+        self.scratch.grow(pages * page_tokens)?;
         let id = self.handle();
         self.pools.insert(id, pool);
         Ok(KvId(id))
@@ -388,7 +388,7 @@ impl Backend for CpuBackend {
 
     fn pages(&self) -> Reading<BTreeMap<String, PageUse>> {
         let buffers = self.programs.values().flat_map(|p| p.buffers.iter().flat_map(|all| all.iter()));
-        let buffers = buffers.chain(self.workspaces.iter().map(Workspace::memory)).chain([self.scores.memory()]);
+        let buffers = buffers.chain(self.workspaces.iter().map(Workspace::memory)).chain(self.scratch.memory());
         // What was let go may be kept by a program that was compiled before.
         let kept = self.programs.values().flat_map(|p| p.kept.iter().flat_map(Kept::ranges));
         let all: [(&str, Vec<Range<usize>>); 3] = [
@@ -413,6 +413,11 @@ impl Backend for CpuBackend {
         let program = Linker { registry, isa, weights, fresh: &fresh }.compile(plan)?;
         layouts.settle(fresh, &mut self.weights, &mut self.workers)?;
         self.settle(&program)?;
+        for stage in &program.stages {
+            if let Task::Attention(_, call, _) = &stage.task {
+                self.scratch.fit(call)?;
+            }
+        }
         self.step.tokens.reserve(plan.bucket.rows);
         self.step.tables.reserve(plan.bucket.rows);
         self.step.selected.reserve(plan.bucket.selected);

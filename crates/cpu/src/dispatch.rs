@@ -3,9 +3,10 @@
 use std::fmt;
 
 use serde::Serialize;
-use tare_ops::RowSpace;
+use tare_ops::{Row, RowSpace};
 
 use crate::coded;
+use crate::kernels::attention::Method;
 use crate::kernels::linear;
 use crate::pool::share_of;
 use crate::program::{Stage, Task};
@@ -74,8 +75,9 @@ impl fmt::Display for Split {
 
 impl Dispatch {
     /// What `stage` runs with.
-    pub(crate) fn of(stage: &Stage, kernel: &str, launch: &Launch) -> Self {
-        let Launch { rows: all, selected, context, workers } = *launch;
+    pub(crate) fn of(stage: &Stage, kernel: &str, launch: &Launch<'_>) -> Self {
+        let Launch { rows: batch, selected, context, workers } = *launch;
+        let all = batch.len();
         let of = |space: &RowSpace| if *space == RowSpace::All { all } else { selected };
         let fixed = |unit, items: usize, chunk: usize| Split::Fixed {
             unit,
@@ -104,8 +106,14 @@ impl Dispatch {
             Task::KvAppend(call) => (KERNEL, all, fixed("heads", call.items(all), 1)),
             Task::Attention(_, call, _) => {
                 let (unit, items) = ("runs of heads", call.pieces(all));
-                let shared = call.shared_out(all, context, workers);
-                (KERNEL, all, if shared { Split::Shared { unit, items } } else { Split::Taken { unit, items } })
+                let split = match call.method {
+                    Method::Ordered if !call.shared_out(all, context, workers) => Split::Taken { unit, items },
+                    Method::Ordered | Method::Spans => Split::Shared { unit, items },
+                    Method::Columns | Method::Tiles => {
+                        Split::Taken { unit: "tiles of rows", items: call.tiles(batch, workers) }
+                    }
+                };
+                (KERNEL, all, split)
             }
             Task::SwiGlu(_, call, space) => (KERNEL, of(space), fixed("lanes of 16", call.items(of(space)), 1)),
             Task::SelectRows(_) => (KERNEL, selected, fixed("rows", selected, 1)),
@@ -119,8 +127,8 @@ impl Dispatch {
 
 /// What decides how a step's stages are shared out.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Launch {
-    pub(crate) rows: usize,
+pub(crate) struct Launch<'a> {
+    pub(crate) rows: &'a [Row],
     /// Rows that something is wanted of.
     pub(crate) selected: usize,
     /// The longest context.

@@ -165,6 +165,11 @@ pub trait Lanes: Copy + Send + Sync + 'static {
     /// # Safety
     /// 32 bytes lie at `p`.
     unsafe fn bf16s(self, p: *const u8) -> Self::V;
+    /// 32 BF16: those at even places, and those at odd ones. Each takes one instruction, where a run of 16 takes two.
+    ///
+    /// # Safety
+    /// 64 bytes lie at `p`.
+    unsafe fn two_bf16s(self, p: *const u8) -> (Self::V, Self::V);
     /// 16 times one BF16.
     ///
     /// # Safety

@@ -380,7 +380,7 @@ impl<'a> Build<'a> {
                 };
                 self.push(i, Task::KvAppend(call), &[Buffer(*k), Buffer(*v)], &[Cache(*layer)]);
             }
-            (Op::Attention { layer, q, kv_of_head, scale, out }, Entry::Attention { f32, bf16 }) => {
+            (Op::Attention { layer, q, kv_of_head, scale, out }, Entry::Attention { method, f32, bf16 }) => {
                 let call = Attention {
                     layer: *layer as usize,
                     q: self.buffer(*q),
@@ -388,9 +388,15 @@ impl<'a> Build<'a> {
                     head_size: self.plan.kv.head_size,
                     scale: *scale,
                     runs: Attention::runs_of(kv_of_head),
+                    method,
                 };
                 self.attends = true;
-                let f = if self.plan.kv.dtype == DType::BF16 { bf16 } else { f32 };
+                let f = match self.plan.kv.dtype {
+                    DType::BF16 => bf16,
+                    other => {
+                        f32.ok_or_else(|| Fault::new("kv of a plan", "bf16, which this kernel reads", other.name()))?
+                    }
+                };
                 let task = Task::Attention(f, call, Taken::default());
                 self.push(i, task, &[Buffer(*q), Cache(*layer)], &[Buffer(*out)]);
             }

@@ -1,5 +1,6 @@
 //! Every kernel of this backend, the preferred ones first.
 
+mod attention;
 mod tiles;
 
 pub use tiles::InTiles;
@@ -13,7 +14,7 @@ use tare_ops::{Fit, Isa, IsaSet, OpName, OpShape, Order, Rounding, Slack, Varian
 
 use crate::coded::{Coded, Visit, visit};
 use crate::dots::Dots;
-use crate::kernels::attention::{self, AttentionFn};
+use crate::kernels::attention::{AttentionFn, Method};
 use crate::kernels::embedding::panels::{GatherFn, OfFormat};
 use crate::kernels::embedding::{self, EmbeddingFn};
 use crate::kernels::linear::{self, LinearFn};
@@ -45,10 +46,12 @@ pub enum Entry {
     Rope(RopeFn),
     /// See [`kv_append`](crate::kernels::kv_append).
     KvAppend,
-    /// See [`attention`](mod@attention).
+    /// See [`attention`](crate::kernels::attention).
     Attention {
-        /// For pools of F32.
-        f32: AttentionFn,
+        /// How they go about it.
+        method: Method,
+        /// For pools of F32, if it takes them.
+        f32: Option<AttentionFn>,
         /// For pools of BF16.
         bf16: AttentionFn,
     },
@@ -173,8 +176,7 @@ impl Registry {
         self.add(OpName::RmsNorm, None, L::ISA, Entry::Norm(norm::kernel::<L>()));
         self.add(OpName::HeadNorm, None, L::ISA, Entry::Norm(norm::kernel::<L>()));
         self.add(OpName::Rope, None, L::ISA, Entry::Rope(rope::kernel::<L>()));
-        let (f32, bf16) = (attention::kernel::<L, f32>(), attention::kernel::<L, half::bf16>());
-        self.add(OpName::Attention, None, L::ISA, Entry::Attention { f32, bf16 });
+        self.attention::<L>();
         self.add(OpName::SwiGlu, None, L::ISA, Entry::SwiGlu(swiglu::kernel::<L>()));
         self.add(OpName::Sample, None, L::ISA, Entry::Sample(sample::kernel::<L>()));
     }

@@ -7,7 +7,7 @@ use std::time::Instant;
 use tare_core::Fault;
 use tare_ops::{Batch, RowSpace};
 
-use crate::kernels::attention::{Cache, Scores};
+use crate::kernels::attention::{Cache, scratch::Scratch};
 use crate::kernels::kv_append::TableView;
 use crate::kernels::sample::Outputs;
 use crate::kernels::{linear, linear_tiles};
@@ -57,7 +57,7 @@ pub struct Step<'a> {
     /// One for each worker.
     pub workspaces: &'a [Workspace],
     /// Room for the longest context of the batch.
-    pub scores: &'a Scores,
+    pub scratch: &'a Scratch,
     /// One entry for each selected row.
     pub outputs: Outputs,
     /// The first error of a worker.
@@ -122,7 +122,7 @@ impl Step<'_> {
                 Task::KvAppend(call) => call.run(&self.batch.rows, self.tables, region),
                 Task::Attention(f, call, next) => {
                     let (rows, tables) = (&self.batch.rows[..], self.tables);
-                    f(call, Cache { rows, tables, next: &next.0, scores: self.scores }, region);
+                    f(call, Cache { rows, tables, next: &next.0, scratch: self.scratch }, region);
                 }
                 Task::SwiGlu(f, call, space) => f(call, self.rows(*space), region),
                 Task::SelectRows(call) => call.run(self.selected, region),

@@ -157,6 +157,12 @@ impl Lanes for Array {
         each(unsafe { p.cast::<[[u8; 2]; LANES]>().read() }, |b| bf16::from_le_bytes(b).to_f32())
     }
     #[inline(always)]
+    unsafe fn two_bf16s(self, p: *const u8) -> (V, V) {
+        // SAFETY: the caller's promise.
+        let pairs = unsafe { p.cast::<[[[u8; 2]; 2]; LANES]>().read() };
+        (each(pairs, |b| bf16::from_le_bytes(b[0]).to_f32()), each(pairs, |b| bf16::from_le_bytes(b[1]).to_f32()))
+    }
+    #[inline(always)]
     unsafe fn splat_half(self, p: *const u8) -> V {
         // SAFETY: the caller's promise.
         [f16::from_le_bytes(unsafe { p.cast::<[u8; 2]>().read() }).to_f32(); LANES]

@@ -233,6 +233,17 @@ impl Lanes for Avx2 {
         }
     }
     #[inline(always)]
+    unsafe fn two_bf16s(self, p: *const u8) -> (V, V) {
+        unsafe {
+            let high = _mm256_set1_epi32(0xffff_0000_u32 as i32);
+            let pairs = both!(i => _mm256_loadu_si256(p.add(32 * i).cast()));
+            (
+                both!(i => _mm256_castsi256_ps(_mm256_slli_epi32::<16>(pairs[i]))),
+                both!(i => _mm256_castsi256_ps(_mm256_and_si256(pairs[i], high))),
+            )
+        }
+    }
+    #[inline(always)]
     unsafe fn splat_half(self, p: *const u8) -> V {
         unsafe { [_mm256_cvtph_ps(_mm_set1_epi16(p.cast::<i16>().read_unaligned())); 2] }
     }

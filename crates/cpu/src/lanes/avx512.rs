@@ -226,6 +226,14 @@ impl Lanes for Avx512 {
         }
     }
     #[inline(always)]
+    unsafe fn two_bf16s(self, p: *const u8) -> (__m512, __m512) {
+        unsafe {
+            let pairs = _mm512_loadu_si512(p.cast());
+            let odd = _mm512_and_si512(pairs, _mm512_set1_epi32(0xffff_0000_u32 as i32));
+            (_mm512_castsi512_ps(_mm512_slli_epi32::<16>(pairs)), _mm512_castsi512_ps(odd))
+        }
+    }
+    #[inline(always)]
     unsafe fn splat_bf16(self, p: *const u8) -> __m512 {
         unsafe { _mm512_castsi512_ps(_mm512_maskz_set1_epi16(0xaaaa_aaaa, p.cast::<i16>().read_unaligned())) }
     }

@@ -13,7 +13,7 @@ use crate::plan::KvShape;
 use crate::reference::kv::{Half, KvPool};
 
 pub(super) fn cases() -> Vec<Case> {
-    [appends(), attentions(), chunks()].into_iter().flatten().collect()
+    [appends(), attentions(), chunks(), mixed()].into_iter().flatten().collect()
 }
 
 /// Shapes of one case.
@@ -215,4 +215,51 @@ fn chunks() -> Vec<Case> {
         d.finish(out)
     };
     both_dtypes(shapes).map(case).collect()
+}
+
+/// Chunks behind what is cached already, and single rows, of several sequences in one step: rows store first and then see
+/// themselves and what lies before them.
+fn mixed() -> Vec<Case> {
+    // How many rows each sequence brings; its context is that of the last one.
+    let steps = vec![
+        (shape((4, 2), 64, 16, &[53, 34, 97, 9]), vec![20, 1, 33, 3]),
+        (shape((3, 1), 128, 16, &[30, 201, 18]), vec![30, 1, 16]),
+        (shape((8, 1), 80, 5, &[70, 3]), vec![17, 1]),
+        (shape((2, 2), 48, 64, &[130]), vec![40]),
+        (shape((9, 1), 40, 3, &[25, 12]), vec![13, 8]),
+    ];
+    let both = steps.into_iter().flat_map(|(s, rows)| both_dtypes(vec![s]).map(move |s| (s, rows.clone())));
+    both.map(|(s, rows)| step_of(&s, &rows)).collect()
+}
+
+fn step_of(s: &Shape, rows_of: &[usize]) -> Case {
+    let mut noise = Noise::new(s.head_size as u64 + 1);
+    let (tables, pages) = s.tables();
+    let mut pool = s.pool(pages);
+    for ((table, context), rows) in tables.iter().zip(&s.contexts).zip(rows_of) {
+        for j in 0..context - rows {
+            for half in [Half::Key, Half::Value] {
+                let x = noise.row(s.kv_heads * s.head_size);
+                pool.store(LAYER as usize, half, table.pages[j / s.page_tokens], j % s.page_tokens, &x);
+            }
+        }
+    }
+    let rows: usize = rows_of.iter().sum();
+    let mut d = Draft::new(s.name(&format!("attention.{rows}_rows")), rows);
+    let inputs = [("q", s.heads, 4.0), ("k", s.kv_heads, 1.0), ("v", s.kv_heads, 1.0)];
+    let [q, k, v] = inputs.map(|(name, heads, size)| {
+        let x: Vec<f32> = noise.row(rows * heads * s.head_size).iter().map(|x| x * size).collect();
+        d.input(name, &x)
+    });
+    let out = d.poisoned("out", s.heads * s.head_size);
+    let places = rows_of.iter().zip(&s.contexts).enumerate();
+    let places = places.flat_map(|(table, (n, context))| (context - n..*context).map(move |slot| (table, slot)));
+    for (row, (table, slot)) in d.batch().rows.iter_mut().zip(places) {
+        (row.table, row.slot, row.context, row.position) = (table as u32, slot as u32, slot as u32 + 1, 7);
+    }
+    d.batch().tables = tables;
+    d.cache(pool);
+    d.call(Op::KvAppend { layer: LAYER, k, v });
+    d.test(Op::Attention { layer: LAYER, q, kv_of_head: s.kv_of_head(), scale: s.scale(), out });
+    d.finish(out)
 }

@@ -1,24 +1,26 @@
-//! The softmax between the two passes, and the division after them.
+//! The softmax between scores and values, and the division after them.
 
 use crate::lanes::{LANES, Lanes, exp};
 
-/// Turns scores into `exp(s - max)` and gives their sum. s [n], n > 0
+/// Turns scores into `exp(s - max)` and gives the largest of them and the sum. s [n], n > 0
 ///
 /// # Safety
 /// n scores lie at s.
 #[inline(always)]
-pub(super) unsafe fn exponentials<L: Lanes>(l: L, s: *mut f32, n: usize) -> f32 {
+pub(super) unsafe fn exponentials<L: Lanes>(l: L, s: *mut f32, n: usize) -> (f32, f32) {
     let (whole, part) = (n / LANES * LANES, n % LANES);
     // SAFETY: n scores lie at s.
     unsafe {
-        let mut m = l.splat(f32::NEG_INFINITY);
+        // Not below the least number, so that scores of minus infinity have a distance from it.
+        let mut m = l.splat(f32::MIN);
         for j in (0..whole).step_by(LANES) {
             m = l.max(m, l.load(s.add(j)));
         }
         if part > 0 {
-            m = l.max(m, l.load_part(s.add(whole), part, f32::NEG_INFINITY));
+            m = l.max(m, l.load_part(s.add(whole), part, f32::MIN));
         }
-        let m = l.splat(l.max_lane(m));
+        let most = l.max_lane(m);
+        let m = l.splat(most);
         let mut sum = l.splat(0.0);
         for j in (0..whole).step_by(LANES) {
             let p = exp(l, l.sub(l.load(s.add(j)), m));
@@ -31,7 +33,7 @@ pub(super) unsafe fn exponentials<L: Lanes>(l: L, s: *mut f32, n: usize) -> f32 
             // -0 added to a lane changes no bit of it.
             sum = l.add(sum, l.load_part(at, part, -0.0));
         }
-        l.sum(sum)
+        (most, l.sum(sum))
     }
 }
 

@@ -1,6 +1,7 @@
 //! The first pass: scores of up to 16 keys at once.
 
-use super::{Block, Element, Heads};
+use super::Heads;
+use crate::kernels::attention::pages::{Block, Element};
 use crate::lanes::{LANES, Lanes};
 
 /// `dot(q, k_j) * scale` for the keys of a block and H heads: each key is loaded once for all of them.

@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use super::{Block, Element, Heads};
+use super::Heads;
+use crate::kernels::attention::pages::{Block, Element};
 use crate::lanes::{LANES, Lanes};
 
 /// `out += p_j v_j` in `range` of the columns, for the values of a block and H heads: each value is loaded once for all

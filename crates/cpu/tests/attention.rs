@@ -1,0 +1,208 @@
+//! Attention in any order: what a row gets follows from its sequence alone.
+
+use tare_core::{Blob, DType, Format, Weight};
+use tare_cpu::{CpuBackend, CpuConfig, detect_isa};
+use tare_ops::plan::{Buffer, RopeStyle, RopeTable};
+use tare_ops::{
+    Backend, Batch, Bucket, BufId, ForwardPlan, Isa, KvShape, Op, OpCall, Row, RowSpace, StepOutput, Table,
+    TokenSource, Wants, WeightInfo,
+};
+
+const HEADS: usize = 4;
+const KV_HEADS: usize = 2;
+const HEAD_SIZE: usize = 64;
+/// Tokens that a sequence has at most, and sequences.
+const TOKENS: usize = 400;
+const SEQUENCES: usize = 3;
+/// The most rows of a step.
+const ROWS: usize = 320;
+
+/// Rows of a step that belong to one sequence: which, its first row's token, and how many.
+type Chunk = (usize, usize, usize);
+
+/// Who computes, and on which pages.
+#[derive(Clone, Copy, Debug)]
+struct Host {
+    threads: usize,
+    level: Isa,
+    page_tokens: usize,
+}
+
+/// Numbers in [-size, size), a function of the seed.
+fn table(seed: u32, width: usize, size: f32) -> Weight {
+    let number = |i: u32| {
+        let x = i.wrapping_mul(2_654_435_761).wrapping_add(seed.wrapping_mul(2_246_822_519));
+        ((x ^ x >> 15).wrapping_mul(2_654_435_769) >> 8) as f32 / (1 << 23) as f32 - 1.0
+    };
+    let rows = TOKENS * SEQUENCES;
+    let bytes = (1..=(rows * width) as u32).flat_map(|i| (size * number(i)).to_le_bytes()).collect();
+    Weight::blocks("table", Format::F32, rows, width, Blob::from_vec(bytes)).unwrap()
+}
+
+/// Queries, keys and values out of tables, the keys and values into the cache, attention, and its rows out again.
+fn plan(weights: &[WeightInfo], kernel: &str) -> ForwardPlan {
+    let [q, k, v, out, picked] = [0, 1, 2, 3, 4].map(BufId);
+    let embed = |n: usize, out| (Op::Embedding { table: weights[n].id, out }, "embedding.f32.portable".to_string());
+    let kv_of_head = (0..HEADS).map(|h| (h * KV_HEADS / HEADS) as u16).collect();
+    let calls = [
+        embed(0, q),
+        embed(1, k),
+        embed(2, v),
+        (Op::KvAppend { layer: 0, k, v }, "kv_append.portable".into()),
+        (Op::Attention { layer: 0, q, kv_of_head, scale: 0.125, out }, kernel.into()),
+        (Op::SelectRows { x: out, out: picked }, "select_rows.portable".into()),
+        (Op::Sample { logits: picked }, "sample.portable".into()),
+    ];
+    let buffer = |width, rows| Buffer { name: "rows".into(), width, rows };
+    let (wide, narrow) = (HEADS * HEAD_SIZE, KV_HEADS * HEAD_SIZE);
+    ForwardPlan {
+        name: "attention".into(),
+        class: "bf16-free".into(),
+        bucket: Bucket { rows: ROWS, selected: ROWS },
+        buffers: vec![
+            buffer(wide, RowSpace::All),
+            buffer(narrow, RowSpace::All),
+            buffer(narrow, RowSpace::All),
+            buffer(wide, RowSpace::All),
+            buffer(wide, RowSpace::Selected),
+        ],
+        weights: weights.to_vec(),
+        rope: RopeTable { inv_freq: Vec::new(), factor: 1.0, style: RopeStyle::HalfSplit },
+        kv: KvShape { layers: 1, kv_heads: KV_HEADS, head_size: HEAD_SIZE, dtype: DType::BF16 },
+        calls: calls.into_iter().map(|(op, kernel)| OpCall { op, kernel, layer: None }).collect(),
+    }
+}
+
+/// A backend with kernels over emulated tiles beside all others.
+fn backend(threads: usize) -> CpuBackend {
+    CpuBackend::emulating_tiles(CpuConfig { threads, isa: detect_isa(), pin: false }).unwrap()
+}
+
+/// What every row of these steps gets, in bits, by sequence and token.
+fn attended(host: Host, method: &str, steps: &[&[Chunk]]) -> Vec<Vec<Vec<u32>>> {
+    let mut backend = backend(host.threads);
+    let tables = [(HEADS, 6.0), (KV_HEADS, 1.0), (KV_HEADS, 1.0)];
+    let weights: Vec<WeightInfo> = tables
+        .into_iter()
+        .enumerate()
+        .map(|(seed, (heads, size))| {
+            let w = table(seed as u32, heads * HEAD_SIZE, size);
+            let id = backend.pack(&w).unwrap();
+            let (name, format) = (w.name().to_string(), w.format());
+            WeightInfo { id, name, format, rows: w.rows(), cols: w.cols(), bytes: w.bytes() }
+        })
+        .collect();
+    let plan = plan(&weights, &format!("attention.{method}.{}", host.level));
+    let exe = backend.compile(&plan).unwrap();
+    let pages = TOKENS.div_ceil(host.page_tokens);
+    let kv = backend.alloc_kv(plan.kv, pages * SEQUENCES, host.page_tokens).unwrap();
+    // Pages are dealt out backwards and in turn.
+    let page = |s: usize, n: usize| ((pages - n) * SEQUENCES - 1 - s) as u32;
+    let tables: Vec<Table> =
+        (0..SEQUENCES).map(|s| Table { kv, pages: (0..pages).map(|n| page(s, n)).collect() }).collect();
+    let mut got = vec![vec![Vec::new(); TOKENS]; SEQUENCES];
+    for step in steps {
+        let row = |&(s, from, n): &Chunk| {
+            (from..from + n).map(move |at| Row {
+                token: TokenSource::Id((s * TOKENS + at) as u32),
+                position: 0,
+                table: s as u32,
+                slot: at as u32,
+                context: at as u32 + 1,
+                wants: Wants::Logits,
+            })
+        };
+        let rows: Vec<Row> = step.iter().flat_map(row).collect();
+        let batch = Batch { rows, tables: tables.clone(), ..Batch::default() };
+        let mut out = StepOutput::default();
+        backend.run(exe, &batch, &mut out).unwrap();
+        for (row, out) in batch.rows.iter().zip(out.rows) {
+            got[row.table as usize][row.slot as usize] = out.logits.iter().map(|x| x.to_bits()).collect();
+        }
+    }
+    got
+}
+
+/// Every kernel in any order of this host that has many rows in a step, or a few: method and level.
+fn kernels() -> Vec<(&'static str, Isa)> {
+    let levels = [Isa::Avx512, Isa::Avx2, Isa::Portable].into_iter().filter(|level| detect_isa().has(*level));
+    let lanes = levels.flat_map(|level| [("spans", level), ("columns", level)]);
+    lanes.chain([("tiles", emulated())]).collect()
+}
+
+/// The widest level that tiles are emulated on.
+fn emulated() -> Isa {
+    [Isa::Avx512, Isa::Avx2].into_iter().find(|level| detect_isa().has(*level)).unwrap_or(Isa::Portable)
+}
+
+/// Chunks of many rows and of a few, single rows, contexts of several spans, all in one step or in two.
+const STORY: &[&[Chunk]] = &[&[(0, 0, 210), (1, 0, 1), (2, 0, 65)], &[(2, 65, 1), (0, 210, 150), (1, 1, 3)]];
+
+fn threads_and_pages_change_no_bit(method: &str, level: Isa) {
+    let want = attended(Host { threads: 1, level, page_tokens: TOKENS }, method, STORY);
+    for (threads, page_tokens) in [(1, 16), (2, 16), (3, 7), (16, 64), (5, 1)] {
+        let host = Host { threads, level, page_tokens };
+        assert!(attended(host, method, STORY) == want, "{method}: {host:?}");
+    }
+}
+
+fn neighbours_change_no_bit(method: &str, level: Isa) {
+    let host = Host { threads: 2, level, page_tokens: 16 };
+    let want = attended(host, method, &[&[(0, 0, 300)]]).swap_remove(0);
+    // In spans a row is by itself whatever it travels with. In tiles chunks may be cut as one likes, as long as there are
+    // enough rows for a tile.
+    let apart: Vec<[Chunk; 2]> = (0..30).map(|i| [(1, i, 1), (0, 10 * i, 10)]).collect();
+    let apart: Vec<&[Chunk]> = apart.iter().map(|step| &step[..]).collect();
+    let chunks: &[&[Chunk]] = &[&[(1, 0, 9), (0, 0, 37)], &[(0, 37, 200), (2, 0, 33)], &[(0, 237, 63)]];
+    let steps = if method == "spans" { &apart } else { chunks };
+    assert!(attended(host, method, steps)[0] == want, "{method}, {level}");
+}
+
+#[test]
+fn what_a_row_gets_follows_from_its_sequence_alone() {
+    for (method, level) in kernels() {
+        threads_and_pages_change_no_bit(method, level);
+        neighbours_change_no_bit(method, level);
+    }
+}
+
+#[test]
+#[ignore = "needs a processor with AMX"]
+fn amx_attention_of_a_row_follows_from_its_sequence_alone() {
+    threads_and_pages_change_no_bit("tiles", Isa::Amx);
+    neighbours_change_no_bit("tiles", Isa::Amx);
+}
+
+/// Holds attention in tiles of some levels against the table; how many pairs of case and kernel there were.
+fn conforms(threads: usize, wanted: impl Fn(Isa) -> bool) -> usize {
+    let wanted = |v: &Variant| v.key.starts_with("attention.tiles.") && wanted(v.isa);
+    let report = check_kernels(&mut backend(threads), &cases(), Closeness::Bitwise, wanted);
+    assert!(report.differences.is_empty(), "{report}");
+    report.compared
+}
+
+/// Cases of BF16 caches and more than 16 rows, at the least.
+const CASES: usize = 8;
+
+#[test]
+fn emulated_tiles_answer_the_table() {
+    for threads in [1, 3] {
+        assert!(conforms(threads, |isa| isa != Isa::Amx) >= CASES);
+    }
+}
+
+#[test]
+#[ignore = "needs a processor with AMX"]
+fn amx_attention_answers_the_table() {
+    for threads in [1, 2, 3, 16] {
+        assert!(conforms(threads, |isa| isa == Isa::Amx) >= CASES, "AMX is {:?}", tare_probe::amx::usable());
+    }
+}
+
+/// The instructions of the processor and what stands for them give the same bits.
+#[test]
+#[ignore = "needs a processor with AMX"]
+fn amx_attention_is_that_of_emulated_tiles() {
+    let of = |level| attended(Host { threads: 2, level, page_tokens: 16 }, "tiles", STORY);
+    assert!(of(Isa::Amx) == of(emulated()));
+}
