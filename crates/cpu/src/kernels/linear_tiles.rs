@@ -151,9 +151,8 @@ impl<S: Source> Share<'_, S> {
             let (n, here) = (square * SQUARE, steps(slice));
             // SAFETY: weight rows of the call, and room for two rows of tiles.
             unsafe {
-                self.weight.unpack(t, n, here.clone(), self.unpacked);
-                if self.weights(n) == 2 {
-                    self.weight.unpack(t, n + ROWS, here.clone(), self.unpacked.add(UNPACKED / 2));
+                for i in 0..self.weights(n) {
+                    self.weight.unpack(t, n + i * ROWS, here.clone(), self.unpacked.add(i * UNPACKED / 2));
                 }
             }
             // What comes next: the weight rows below, or the first ones of the next slice.

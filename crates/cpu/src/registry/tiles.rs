@@ -38,6 +38,16 @@ impl Registry {
     /// Every kernel, and those of tiles over emulated ones as well: they run on every host, slowly, for tests.
     pub fn emulating_tiles() -> Self {
         let mut r = Self::new();
+        // One form of each linear is enough; attention is tested on long contexts.
+        #[cfg(target_arch = "x86_64")]
+        {
+            use crate::lanes::{avx2::Avx2, avx512::Avx512};
+            if Emulated::<Avx512>::prove().is_some() {
+                r.attention_in_tiles::<Emulated<Avx512>>();
+            } else if Emulated::<Avx2>::prove().is_some() {
+                r.attention_in_tiles::<Emulated<Avx2>>();
+            }
+        }
         r.tiles::<Emulated<Array>>();
         r
     }
