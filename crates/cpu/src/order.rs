@@ -19,6 +19,8 @@ pub enum Resource {
     Cache(u32),
     /// Sines and cosines of the step.
     Angles,
+    /// Working memory that the attention calls of a step share.
+    Scratch,
     /// What the step gives back.
     Output,
 }

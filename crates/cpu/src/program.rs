@@ -398,7 +398,7 @@ impl<'a> Build<'a> {
                     }
                 };
                 let task = Task::Attention(f, call, Taken::default());
-                self.push(i, task, &[Buffer(*q), Cache(*layer)], &[Buffer(*out)]);
+                self.push(i, task, &[Buffer(*q), Cache(*layer)], &[Buffer(*out), Resource::Scratch]);
             }
             (Op::SwiGlu { gate, up, out }, Entry::SwiGlu(f)) => {
                 let call = SwiGlu { gate: self.buffer(*gate), up: self.buffer(*up), out: self.buffer(*out) };

@@ -3,10 +3,9 @@
 use tare_core::{Blob, DType, Format, Weight};
 use tare_cpu::{CpuBackend, CpuConfig, detect_isa};
 use tare_ops::conformance::{Closeness, cases, check_kernels};
-use tare_ops::plan::{Buffer, RopeStyle, RopeTable};
 use tare_ops::{
-    Backend, Batch, Bucket, BufId, ForwardPlan, Isa, KvShape, Op, OpCall, Row, RowSpace, StepOutput, Table,
-    TokenSource, Variant, Wants, WeightInfo,
+    Backend, Batch, Bucket, BufId, Buffer, ForwardPlan, Isa, KvShape, Op, OpCall, RopeStyle, RopeTable, Row, RowSpace,
+    StepOutput, Table, TokenSource, Variant, Wants, WeightInfo,
 };
 
 const HEADS: usize = 4;

@@ -17,7 +17,7 @@
 //!   "Flash-Decoding" (Dao and others, 2023)
 //!
 //! Workers take (row, span, run of heads) units, as many tokens each, in that order. They meet once before spans are
-//! joined; where no row has two spans, never.
+//! joined, unless no row has two, and between waves of rows.
 
 mod mix;
 mod score;
@@ -86,7 +86,7 @@ unsafe fn take<L: Lanes, T: Element>(
     rows: impl Iterator<Item = usize>,
 ) {
     let (rows_of, element) = ([0; WAVE], PhantomData);
-    let mut wave = Wave::<T> { call, cache, region, rounded, rows: rows_of, gathered: 0, joining: false, element };
+    let mut wave = Wave::<T> { call, cache, region, rounded, rows: rows_of, gathered: 0, again: false, element };
     for t in rows {
         wave.rows[wave.gathered] = t;
         wave.gathered += 1;
@@ -108,8 +108,8 @@ struct Wave<'a, T> {
     rounded: bool,
     rows: [usize; WAVE],
     gathered: usize,
-    /// Whether spans of a wave before may still be read.
-    joining: bool,
+    /// Whether others may still be at a wave before, in the same memory.
+    again: bool,
     element: PhantomData<T>,
 }
 
@@ -124,7 +124,7 @@ impl<T: Element> Wave<'_, T> {
         if rows.is_empty() {
             return;
         }
-        if std::mem::take(&mut self.joining) {
+        if std::mem::replace(&mut self.again, true) {
             self.region.barrier();
         }
         let total: usize = rows.iter().map(|t| self.context(*t) * self.call.runs.len()).sum();
@@ -155,7 +155,6 @@ impl<T: Element> Wave<'_, T> {
                 l.vectorize(Join { wave: self, slot, t: rows[slot], head });
             }
         }
-        self.joining = true;
     }
 
     /// Tokens that row `t` sees.
