@@ -1,4 +1,17 @@
-//! Softmax attention over pages: what its kernels share.
+//! Softmax attention over pages: what its kernels share, each of which opens with its own figures.
+//!
+//! math: `s_j = dot(q, k_j) * scale`, `out = sum_j exp(s_j) v_j / sum_j exp(s_j)`
+//! shapes: q, out [T, H * E]; keys and values of a kv head [page_tokens, E] in each page
+//! layout: see `tare_cpu::kv`
+//! precision: F32, but for products of BF16 in [`tiles`]
+//! preconditions: context 1 at least, inside the row's table
+//! cost: keys and values of the context once for each row or tile of rows; 4 E flops a head and token
+//! tolerance: none in [`ordered`]; else that of `tare_ops::exact::attention`
+//! wins: [`ordered`] where bits must be the reference's, [`spans`] for a few rows, [`columns`] and [`tiles`] for many
+//! loses: see each
+//! fallback: [`ordered`] takes every call
+//! evidence: none yet
+//! source: see each
 //!
 //! [`ordered`] keeps the reference's order of sums. In classes that allow any order, [`spans`] cuts the context of a few
 //! rows into spans that are joined at the end, and [`columns`] and [`tiles`] take many rows of a sequence together.

@@ -1,4 +1,4 @@
-//! Attention: first the kernels in any order that the classes that allow it prefer.
+//! Attention: first the kernels in any order, which the classes that allow it prefer.
 
 use tare_ops::{Fit, Isa, IsaSet, OpName, OpShape, Order, Rounding, Slack, Variant};
 
@@ -13,15 +13,14 @@ const FEW_ROWS: usize = 16;
 impl Registry {
     /// The kernels written over [`Lanes`], for one instruction set.
     pub(super) fn attention<L: Lanes>(&mut self) {
+        let (f32, bf16) = (Some(spans::kernel::<L, f32>()), spans::kernel::<L, half::bf16>());
+        let entry = Entry::Attention { method: Method::Spans, f32, bf16 };
+        self.free_attention(("spans", L::ISA), Slack::F32, entry, few_rows);
         let (f32, bf16) = (Some(columns::kernel::<L, f32>()), columns::kernel::<L, half::bf16>());
         let entry = Entry::Attention { method: Method::Columns, f32, bf16 };
         self.free_attention(("columns", L::ISA), Slack::F32, entry, many_rows);
         let (f32, bf16) = (Some(ordered::kernel::<L, f32>()), ordered::kernel::<L, half::bf16>());
         self.add(OpName::Attention, None, L::ISA, Entry::Attention { method: Method::Ordered, f32, bf16 });
-        // Behind it: a plan may ask for spans, and nothing has shown yet that they are faster.
-        let (f32, bf16) = (Some(spans::kernel::<L, f32>()), spans::kernel::<L, half::bf16>());
-        let entry = Entry::Attention { method: Method::Spans, f32, bf16 };
-        self.free_attention(("spans", L::ISA), Slack::F32, entry, few_rows);
     }
 
     /// The kernel written over [`Tiles`], for one instruction set.
