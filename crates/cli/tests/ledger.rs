@@ -88,7 +88,7 @@ fn merge_brings_a_ledger_into_another() {
     let (home, _) = campaign();
     let (from, into) = (home.path("records"), home.path("other"));
     let args = ["ledger", "merge", &from.to_string_lossy(), &into.to_string_lossy()];
-    assert_eq!(text(&home, &args).lines().count(), 8);
+    assert_eq!(text(&home, &args).lines().count(), 9);
     assert_eq!(text(&home, &args).lines().count(), 0);
     home.run(&["ledger", "verify", &into.to_string_lossy()]).success();
 }
@@ -155,7 +155,7 @@ fn what_cannot_be_made_again_says_why() {
     assert!(said.contains("expected a record or a campaign, found a document of kind opening"), "{said}");
     let said = home.refused(&["ledger", "reproduce", id(&closing)]);
     assert!(said.contains("study.arms: paged: expected an arm of a study"), "{said}");
-    assert_eq!(home.json(&["ledger", "list", "--json"]).as_array().unwrap().len(), 8, "nothing was run");
+    assert_eq!(home.json(&["ledger", "list", "--json"]).as_array().unwrap().len(), 9, "nothing was run");
 }
 
 /// Two rounds give no interval, so that the answer is known; the study is the one that ran before.

@@ -245,34 +245,36 @@ DEVICE void add_own(const Lent& lent, u32 turn, float (*c)[4], const float* sums
     }
 }
 
+// Adds the groups of one chunk for eight rows of x, with the scales of the threads that have them. acc [4]
+DEVICE void add_lent(const Lent& lent, u32 turn, float (*c)[4], const float* sums, u32 sums_apart, float* acc) {
+    u32 g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    UNROLL
+    for (int k = 0; k < GROUPS; k++) {
+        u32 lender = g * 4 + turn * GROUPS + k;
+        UNROLL
+        for (int i = 0; i < 2; i++) {
+            float scale = __shfl_sync(FULL, lent.scale[i], lender, 32);
+            float base = __shfl_sync(FULL, lent.base[i], lender, 32);
+            UNROLL
+            for (int j = 0; j < 2; j++) {
+                float sum = sums[(2 * t + j) * sums_apart + k];
+                acc[2 * i + j] = __fmaf_rn(scale, c[k][2 * i + j], __fmaf_rn(base, sum, acc[2 * i + j]));
+            }
+        }
+    }
+}
+
 // Adds the products of one chunk to the sums of a tile. `x` is where the thread reads, `sums` those of the groups of the staged
 // rows; `turn` says whose scales they are. acc [tiles of 8 rows of x]
 template <int ROWS, int TILES, int KIND>
 DEVICE void products(const Slice& s, const Lent& lent, u32 turn, const u16* x, u32 apart, const float* sums, u32 sums_apart,
                      float (*acc)[4]) {
-    u32 g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     UNROLL
     for (int n = 0; n < TILES; n++) {
         float c[GROUPS][4];
         products_of_quants(s, (const uint4*)(x + n * 8 * apart), c);
-        if (ROWS == 1) {
-            add_own<KIND>(lent, turn, c, sums, acc[n]);
-            continue;
-        }
-        UNROLL
-        for (int k = 0; k < GROUPS; k++) {
-            u32 lender = turn * GROUPS + k;
-            UNROLL
-            for (int i = 0; i < 2; i++) {
-                float scale = __shfl_sync(FULL, lent.scale[i], g * 4 + lender, 32);
-                float base = __shfl_sync(FULL, lent.base[i], g * 4 + lender, 32);
-                UNROLL
-                for (int j = 0; j < 2; j++) {
-                    float sum = sums[(n * 8 + 2 * t + j) * sums_apart + k];
-                    acc[n][2 * i + j] = __fmaf_rn(scale, c[k][2 * i + j], __fmaf_rn(base, sum, acc[n][2 * i + j]));
-                }
-            }
-        }
+        if (ROWS == 1) add_own<KIND>(lent, turn, c, sums, acc[n]);
+        else add_lent(lent, turn, c, sums + n * 8 * sums_apart, sums_apart, acc[n]);
     }
 }
 

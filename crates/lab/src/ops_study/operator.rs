@@ -8,8 +8,8 @@ use tare_core::{Blob, Fault, Format, Weight};
 use tare_formats::Role;
 use tare_model::Model;
 use tare_ops::{
-    Backend, Batch, Bucket, BufId, Buffer, Cost, Executable, Fit, ForwardPlan, KvId, KvShape, Op, OpCall, OpShape, Row,
-    RowOutput, RowSpace, StepOutput, Table, TokenSource, Variant, Wants, WeightId, WeightInfo,
+    Backend, Batch, Bucket, BufId, Buffer, Cost, Executable, Fit, ForwardPlan, KvId, KvShape, Op, OpCall, OpShape,
+    Order, Row, RowOutput, RowSpace, StepOutput, Table, TokenSource, Variant, Wants, WeightId, WeightInfo,
 };
 
 use crate::LabError;
@@ -228,10 +228,11 @@ impl Build<'_> {
     }
 }
 
-/// Keys of the kernels that take `op`, the preferred ones first.
+/// Keys of the kernels that take `op` and that the class admits, the preferred ones first.
 pub(super) fn takers(backend: &dyn Backend, op: &Op, shape: &OpShape) -> Vec<String> {
     let isa = backend.describe().isa;
-    let takes = |v: &&Variant| v.op == op.name() && !matches!(v.fit(shape, &isa), Fit::No { .. });
+    let admitted = |order| order == Order::Reference || shape.order == Order::Free;
+    let takes = |v: &&Variant| v.op == op.name() && admitted(v.order) && !matches!(v.fit(shape, &isa), Fit::No { .. });
     backend.variants().iter().filter(takes).map(|v| v.key.clone()).collect()
 }
 

@@ -123,12 +123,9 @@ fn what_the_calls_of_all_steps_need_is_what_the_request_needs() {
 #[test]
 fn cold_copies_take_turns_and_give_the_same_answer() {
     let scene = Scene::tiny();
-    let host = Host::read();
     let r = scene.replay(&scene.rig("paged"), Phase::Decode, 2, Warmth::Cold);
-    if host.cpu.caches.l3.available().is_some_and(|l3| l3.bytes() > r.copies.weight_bytes) {
-        assert!(r.copies.count > 1, "{:?}", r.copies);
-        assert!(r.groups.iter().filter(|g| g.bytes > 0).all(|g| g.cache.starts_with("cold")));
-    }
+    assert!(r.copies.count > 1, "{:?}", r.copies);
+    assert!(r.groups.iter().filter(|g| g.bytes > 0).all(|g| g.cache.starts_with("cold")));
     assert!(r.coverage.complete);
 }
 

@@ -7,6 +7,7 @@ use tare_lab::specimen::Phase;
 use tare_lab::{ClockedRequest, Lengths, On, Rig};
 use tare_model::{Model, PlanSpec};
 use tare_ops::Class;
+use tare_probe::cache::Cache;
 use tare_probe::ceilings::{Ceilings, Readings};
 use tare_probe::{Host, Quietness};
 
@@ -44,11 +45,18 @@ impl Scene {
     }
 
     pub(crate) fn replay(&self, rig: &Rig<'_>, phase: Phase, iterations: usize, warmth: Warmth) -> Replay {
-        let (host, ceilings) = (Host::read(), made_up());
+        let (host, ceilings) = (small_host(), made_up());
         let request = &self.request;
         let of = Replaying { rig, request, phase, iterations, warmth, host: &host, ceilings: &ceilings };
         of.run(&mut |_| true).unwrap()
     }
+}
+
+/// This host with a last-level cache that a few copies of a tiny model exceed.
+pub(crate) fn small_host() -> Host {
+    let mut host = Host::read();
+    host.cpu.caches.l3 = Reading::Available(Cache { bytes_each: 4 << 20, instances: 1 });
+    host
 }
 
 /// Ceilings that need no measurement: 10 GB/s and 100 Gflop/s.
