@@ -59,7 +59,7 @@ impl Tiles {
 #[cfg(target_arch = "x86_64")]
 fn turn(lines: &[Line], what: Work) {
     use std::arch::asm;
-    let (at, groups) = (lines.as_ptr(), lines.len() * size_of::<Line>() / GROUP);
+    let (at, groups) = (lines.as_ptr(), size_of_val(lines) / GROUP);
     // SAFETY: the caller has set tile registers up, so the instructions exist; the pass reads the lines alone.
     unsafe {
         if what == Work::TileRegistersFlop {

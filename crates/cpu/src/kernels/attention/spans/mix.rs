@@ -55,6 +55,7 @@ impl<T: Element> Mix<'_, T> {
     ///
     /// # Safety
     /// As [`Mix::all`].
+    #[expect(clippy::needless_range_loop, reason = "an index goes through several arrays at once")]
     #[inline(always)]
     unsafe fn pairs<L: Lanes, const H: usize, const P: usize>(
         &self,

@@ -36,6 +36,7 @@ pub(super) unsafe fn block<L: Lanes, T: Element, const H: usize>(
 ///
 /// # Safety
 /// As [`block`].
+#[expect(clippy::needless_range_loop, reason = "an index goes through several arrays at once")]
 #[inline(always)]
 unsafe fn dots<L: Lanes, T: Element, const H: usize, const P: usize, const S: usize>(
     l: L,
@@ -85,6 +86,7 @@ unsafe fn dots<L: Lanes, T: Element, const H: usize, const P: usize, const S: us
 ///
 /// # Safety
 /// As [`block`].
+#[expect(clippy::needless_range_loop, reason = "an index goes through several arrays at once")]
 #[inline(always)]
 unsafe fn dots_of_any_size<L: Lanes, T: Element, const H: usize>(
     l: L,
