@@ -12,7 +12,7 @@
 #   FOLDER/gpu_run.sh run [OUTPUT [SECONDS]]
 #                                      the same with a text, gates with their clocks and 10,000 steps in one request, and with
 #                                      planted faults in a tiny model; records into OUTPUT too
-#   FOLDER/gpu_run.sh keep             on the GPU machine: keeps the parts of SmolLM2 that were carried in this trip; with
+#   FOLDER/gpu_run.sh keep             on the GPU machine: keeps the parts of SmolLM2 that lie beside this script; with
 #                                      both of them there run has its text
 #   FOLDER/gpu_run.sh replay [OUTPUT [SECONDS]]
 #                                      on the GPU machine: steps taken apart into their launches, each against its floor
@@ -49,7 +49,7 @@ pack() {
     cp "$here/gpu_run.sh" "$folder/gpu_run.sh"
     "$binary" peers sources llama.cpp-cuda -o "$folder/llama.cpp.tar.gz" ||
         echo "without the sources of llama.cpp: peer and studies will not run there" >&2
-    # One trip may not carry all of it.
+    # Where one copy may not be as large as all of it.
     split -b 50m "target/assets/$text_model" "$folder/$text_model." ||
         echo "without $text_model (cargo xtask fetch): run will have no text there" >&2
     du -h "$folder"/*
@@ -146,7 +146,8 @@ text() {
         step "text-$backend" 60 "$here/tare" run -m "$model" --backend $backend -n 64 --json 'Name three colours of the sea.'
         grep -o '"ids":\[[^]]*\]' "$out/text-$backend.log" > "$out/text-$backend.ids"
     done
-    step text-is-the-same 5 cmp "$out/text-cpu.ids" "$out/text-cuda.ids"
+    # shellcheck disable=SC2016
+    step text-is-the-same 5 sh -c '[ -s "$1" ] && cmp "$1" "$2"' - "$out/text-cpu.ids" "$out/text-cuda.ids"
     rm "$out"/text-*.ids
     for class in w4a16 w4a16-free; do clock "$model" --class $class -p 128 -n 65 -r 3; done
 }

@@ -415,13 +415,13 @@ impl Backend for CpuBackend {
         let layouts = Linker { registry, isa, weights, fresh: &Fresh::new() }.layouts(plan)?;
         let fresh = layouts.reserve(weights)?;
         let program = Linker { registry, isa, weights, fresh: &fresh }.compile(plan)?;
-        layouts.settle(fresh, &mut self.weights, &mut self.workers)?;
-        self.settle(&program)?;
         for stage in &program.stages {
             if let Task::Attention(_, call, _) = &stage.task {
                 self.scratch.fit(call)?;
             }
         }
+        layouts.settle(fresh, &mut self.weights, &mut self.workers)?;
+        self.settle(&program)?;
         self.step.tokens.reserve(plan.bucket.rows);
         self.step.tables.reserve(plan.bucket.rows);
         self.step.selected.reserve(plan.bucket.selected);

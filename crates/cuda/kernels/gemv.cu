@@ -344,7 +344,7 @@ DEVICE void finish_tile(const LinearArgs& a, u32 tile, u32 rows, u32 warps, cons
         }
         float* out = part.out + (u64)t * part.out_stride + n;
         float value = biased(part, n, dot);
-        if (KIND == GATED) *out = __fmul_rn(silu_fast(value), biased(a.part[1], n, up));
+        if (KIND == GATED) *out = __fmul_rn(silu_of(value), biased(a.part[1], n, up));
         else *out = a.accumulate ? __fadd_rn(ROWS == 1 ? before : *out, value) : value;
     }
 }

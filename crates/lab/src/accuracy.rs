@@ -126,7 +126,8 @@ impl Reference {
             let (p_sum, q_sum) = (self.log_sums[n], log_sum(q));
             let part = |(&p, &q): (&f32, &f32)| {
                 let (p, q) = (f64::from(p) - p_sum, f64::from(q) - q_sum);
-                p.exp() * (p - q)
+                // A word that cannot come adds nothing, whatever the other says of it.
+                if p == f64::NEG_INFINITY { 0.0 } else { p.exp() * (p - q) }
             };
             scores.nll.push(nats(q_sum - f64::from(q[target as usize])));
             scores.kl.push(nats(p.iter().zip(q).map(part).sum()));
@@ -143,9 +144,10 @@ impl Reference {
     }
 }
 
-/// Nats, to the billionth: more digits are noise. What rounding left below 0 is 0.
+/// Nats, to the billionth: more digits are noise. What rounding left below 0 is 0; what is no number stays none, and is refused
+/// where figures are made of it.
 fn nats(x: f64) -> f64 {
-    (x * 1e9).round().max(0.0) / 1e9
+    if x.is_nan() { x } else { (x * 1e9).round().max(0.0) / 1e9 }
 }
 
 /// Who `engine`, which `rig` made, is in a document.
@@ -234,6 +236,20 @@ mod tests {
             ids.iter().enumerate().for_each(|(at, _)| row(at, &self.0[at]));
             Ok(())
         }
+    }
+
+    #[test]
+    fn what_is_no_number_is_no_perfect_score() {
+        let text = Text { ids: &[0, 1, 0], window: 3 };
+        let reference = Reference::of(text, &mut Rows(vec![vec![1.0, 0.0]; 3])).unwrap();
+        for odd in [f32::NAN, f32::INFINITY] {
+            let scores = reference.scores(text, &mut Rows(vec![vec![odd, 0.0]; 3])).unwrap();
+            assert!(scores.nll[0].is_nan() && scores.kl[0].is_nan(), "{odd}: {scores:?}");
+        }
+        // A word that cannot come by the reference adds nothing.
+        let sure = Reference::of(text, &mut Rows(vec![vec![1.0, f32::NEG_INFINITY]; 3])).unwrap();
+        let scores = sure.scores(text, &mut Rows(vec![vec![1.0, f32::NEG_INFINITY]; 3])).unwrap();
+        assert_eq!(scores.kl, [0.0; 2]);
     }
 
     #[test]

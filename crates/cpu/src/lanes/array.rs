@@ -49,7 +49,7 @@ fn fused(a: V, b: V, c: V) -> V {
     let mut doubt = false;
     for (sum, out) in sums.iter().zip(&out) {
         let halfway = sum.to_bits() as u32 & 0x1fff_ffff == 0x1000_0000;
-        doubt |= halfway | (out.abs() < f32::MIN_POSITIVE);
+        doubt |= halfway | (out.abs() <= f32::MIN_POSITIVE);
     }
     if doubt { asked(a, b, c) } else { out }
 }

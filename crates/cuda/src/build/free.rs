@@ -16,8 +16,10 @@ const TILE_OUTPUTS: u32 = 16;
 const PAIRED_OUTPUTS: u32 = 8;
 /// Chunks of x that `gemv.cu` has room for at once.
 const STAGED_CHUNKS: u32 = 128;
-/// Blocks of `gemv.cu` that a multiprocessor has room for, and their threads.
+/// Blocks of `gemv.cu` that a multiprocessor has room for, and their threads: of one row.
 const BLOCKS: (u32, u32) = (3, 160);
+/// The same of more: of up to so many rows. Their pieces of 16 or 8 chunks are whole numbers of chunks for four warps.
+const BLOCKS_OF_ROWS: [(usize, (u32, u32)); 2] = [(8, (3, 128)), (16, (2, 128))];
 
 impl<D: Device> Build<'_, D> {
     /// Products over the same rows by `gemv.cu`, with the norm before and the gated unit after them.
@@ -43,7 +45,9 @@ impl<D: Device> Build<'_, D> {
         let kernels = if gated { &GEMV_GATED } else { &GEMV };
         let kernel = if halved { Some(GEMV_HALVES) } else { few(kernels, self.rows(*out)) };
         let kernel = kernel.ok_or_else(|| failed(&key, "no kernel for so many rows"))?;
-        let (each, threads) = BLOCKS;
+        let rows = self.rows(*out);
+        let more = BLOCKS_OF_ROWS.iter().find(|(most, _)| rows > 1 && rows <= *most);
+        let (each, threads) = more.map_or(BLOCKS, |(_, blocks)| *blocks);
         let blocks = args.tiles.min(each * multiprocessors) as usize;
         let unit = self.unit(calls[0]);
         self.launch(&unit, key, (kernel, (blocks, 1), threads), &args)
@@ -79,7 +83,7 @@ impl<D: Device> Build<'_, D> {
 }
 
 /// Whether tiles of so few rows and of wide enough rows are better made of halves: not all blocks that there is room for would
-/// have one, and a half has chunks for every warp.
+/// have one, and a half has as many chunks as there are warps.
 fn halved(parts: &[Part], multiprocessors: u32) -> bool {
     let tiles: u32 = parts.iter().map(|p| p.m.rows.div_ceil(TILE_OUTPUTS)).sum();
     let chunks = parts.first().map_or(0, |p| p.m.chunks);

@@ -81,11 +81,13 @@ impl Scratch {
         if own <= self.own_stride && part <= self.part_stride && call.heads() <= self.heads {
             return Ok(());
         }
-        self.own_stride = own.max(self.own_stride);
-        self.part_stride = part.max(self.part_stride);
-        self.heads = call.heads().max(self.heads);
-        self.own = zeroed(self.workers * self.own_stride)?;
-        self.parts = zeroed((spans::WAVE * spans::MOST * self.heads).saturating_mul(self.part_stride))?;
+        let (own, part) = (own.max(self.own_stride), part.max(self.part_stride));
+        let heads = call.heads().max(self.heads);
+        // Strides belong to memory that is there: where there is none, everything stays as it was.
+        let memory = zeroed(self.workers * own)?;
+        self.parts = zeroed((spans::WAVE * spans::MOST * heads).saturating_mul(part))?;
+        self.own = memory;
+        (self.own_stride, self.part_stride, self.heads) = (own, part, heads);
         Ok(())
     }
 

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use tare_core::Reading;
 use tare_evidence::derive;
+use tare_evidence::identity::Arm;
 use tare_evidence::{Ledger, Record, State};
 use tare_lab::On;
 use tare_model::kernel_matrix::{Cell, Phase};
@@ -44,7 +45,8 @@ impl Floors {
             Err(e) => return Reading::unavailable(format!("{}: {e}", path.display())),
         };
         let mut floors = Self::default();
-        for entry in entries.iter().filter(|e| e.state == State::Valid && e.record.arm.backend == on.name()) {
+        let of_kernels = |arm: &Arm| arm.backend == on.name() && arm.delay.is_none();
+        for entry in entries.iter().filter(|e| e.state == State::Valid && of_kernels(&e.record.arm)) {
             floors.add(&entry.record);
         }
         Reading::Available(floors)
