@@ -463,7 +463,7 @@ DEVICE void gemv(const LinearArgs& a, u16* xs, float* sums, float* squares, floa
 }
 
 #define GEMV(name, rows, ahead, kind)                                             \
-    KERNEL(name, LinearArgs, GEMV_THREADS, rows > 8 ? 1 : rows > 1 ? 2 : 3) {     \
+    KERNEL(name, LinearArgs, GEMV_THREADS, rows > 8 ? 1 : 3) {                    \
         __shared__ __align__(16) u16 xs[STAGED + (rows > 1 ? rows * APART : 0)];  \
         __shared__ float sums[STAGED / CHUNK * GROUPS];                           \
         __shared__ float squares[rows > MOST_WARPS ? rows : MOST_WARPS];          \
