@@ -18,9 +18,9 @@
 // tolerance: `tare_ops::conformance`, order free
 // wins: a weight costs a fraction of an instruction, whatever its packing, and up to 8 rows cost what one costs; loads run
 //   on from tile to tile, and into the kernel before
-// loses: a matrix of few rows has few tiles, so that few blocks read it, also in halves
+// loses: a matrix of few rows has few tiles, so that few blocks read it, also in halves; every block norms and rounds all of x
 // fallback: linear.cu
-// evidence: none yet
+// evidence: 20261130T124007Z-4ca4379e48ce704a, the whole token, before blocks of several rows were given four warps
 // source: none
 
 // Rows of a tensor-core product, and what they are: 16 outputs of one matrix; eight outputs of each of the first two, which

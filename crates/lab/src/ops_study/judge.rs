@@ -57,7 +57,8 @@ fn exactly(of: &Operator<'_>, asked: &Stand, left: &[Launched], slack: Slack) ->
         (&asked.plan.calls[asked.call].op, of.op())
     else {
         let expected = "a linear, whose limits in any order this study knows";
-        return Err(Fault::new("operator", expected, of.op().name().to_string()).into());
+        let fault = Fault::new("operator", expected, of.op().name().to_string());
+        return Err(fault.remedy("ask for linears alone, or take a class in the reference's order").into());
     };
     let fed = |id: BufId| -> Vec<Bounds> {
         let width = asked.plan.buffer(id).width;
