@@ -5,7 +5,8 @@
 //! the matrix, element by element beside each other: `B[2 p, 0], B[2 p + 1, 0], B[2 p, 1]...`.
 //!
 //! Two by two tiles of C stay in registers while A and B pass by: each tile that is read is used twice. What is in registers
-//! never becomes a Rust value: [`Tiles::multiply`] goes from memory to memory.
+//! never becomes a Rust value: [`Tiles::multiply`] goes from memory to memory. While its products run, there is time for
+//! other work on vectors, which it asks for after each step.
 //!
 //! The arithmetic is that of `TDPBF16PS` (Intel SDM vol. 2): in a step, one sum over even k and one over odd k, each a chain of
 //! fused multiply-adds from 0; their sum is added to C. Rounded to nearest even; numbers below the least normal one count as
@@ -39,7 +40,6 @@ pub trait TileKernel {
 
 /// Where the tiles of A or B lie. All distances are in bytes.
 #[derive(Clone, Copy, Debug)]
-#[repr(C)]
 pub struct Operand {
     /// The first tile of the first step.
     pub at: *const u8,
@@ -49,19 +49,32 @@ pub struct Operand {
     pub step: usize,
     /// From the first tile to the one below it (A) or beside it (B), where there are two.
     pub second: usize,
+    /// Whether these tiles pass by once while those of the other side are used again, and should not push them out of L1.
+    pub passing: bool,
 }
 
 impl Operand {
     /// Tiles of [`TILE_BYTES`], those of a sum over k behind each other; `second` bytes on lie those of the second tile.
     #[inline(always)]
     pub const fn packed(at: *const u8, second: usize) -> Self {
-        Self { at, row: ROW_BYTES, step: TILE_BYTES, second }
+        Self { at, row: ROW_BYTES, step: TILE_BYTES, second, passing: false }
+    }
+
+    /// The same tiles, as those that pass by.
+    #[inline(always)]
+    pub const fn passing(self) -> Self {
+        Self { passing: true, ..self }
+    }
+
+    /// The tile of a step.
+    #[inline(always)]
+    pub(crate) const fn tile(&self, step: usize) -> *const u8 {
+        self.at.wrapping_add(step * self.step)
     }
 }
 
 /// Where the tiles of C lie, in F32. All distances are in bytes.
 #[derive(Clone, Copy, Debug)]
-#[repr(C)]
 pub struct Sums {
     /// The first tile.
     pub at: *mut f32,
@@ -83,7 +96,6 @@ impl Sums {
 
 /// `C = A * B`, or `C += A * B`.
 #[derive(Clone, Copy, Debug)]
-#[repr(C)]
 pub struct Product {
     /// One tile below the other.
     pub a: Operand,
@@ -91,10 +103,12 @@ pub struct Product {
     pub b: Operand,
     /// All of them.
     pub c: Sums,
+    /// Tiles of A, and of B: 1 or 2 each.
+    pub tiles: (usize, usize),
     /// Steps of [`STEP`] columns; 1 at least.
     pub steps: usize,
-    /// 0 to begin from zeros, 1 to add to what C holds.
-    pub add: usize,
+    /// Whether to add to what C holds; else to begin from zeros.
+    pub add: bool,
 }
 
 /// Products of tiles, and the vectors that go with them.
@@ -111,13 +125,16 @@ pub trait Tiles: Copy + Send + Sync + 'static {
     /// Runs a kernel compiled for this instruction set, with tile registers that are set up for it and given back behind
     /// it.
     fn compiled<K: TileKernel>(self, kernel: K);
+    /// Runs a kernel without products, compiled for this instruction set by itself and not again where it is called.
+    fn aside<K: TileKernel>(self, kernel: K);
 
-    /// Multiplies R tiles of A, 1 or 2, with S tiles of B, 1 or 2. To be called in [`Tiles::compiled`] alone.
+    /// Multiplies one or two tiles of A with one or two of B, and calls `between` after each step: for work on vectors, and
+    /// nothing with tiles. To be called in [`Tiles::compiled`] alone.
     ///
     /// # Safety
-    /// Every tile of `p` that R, S and its steps ask for lies where it says: 16 rows of 64 bytes, no alignment needed, with C
-    /// apart from A and B. Nobody else writes any of them, nor reads C.
-    unsafe fn multiply<const R: usize, const S: usize>(self, p: &Product);
+    /// Every tile of `p` that its counts and steps ask for lies where it says: 16 rows of 64 bytes, no alignment needed, with C
+    /// apart from A and B. Nobody else writes any of them, nor reads C; nor does `between`.
+    unsafe fn multiply(self, p: &Product, between: impl FnMut());
 
     /// Rounds 16 pairs to BF16, to nearest even: `even[0], odd[0], even[1]...`, a row of B.
     ///

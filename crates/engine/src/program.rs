@@ -9,6 +9,9 @@ use crate::config::EngineConfig;
 /// The most rows that go through the head in a step, unless more sequences than this may run at once. It bounds the
 /// logits buffer; prompts whose every position is read are cut into chunks of this size.
 const SELECTED: usize = 64;
+/// The most rows that go through the head of a bucket for chunks of which hardly a row is read: the last one of a prompt,
+/// of which at most its last row is, and those before. A head made for many rows would be a waste on one.
+const FEW: usize = 4;
 
 /// What the runner runs.
 pub(crate) struct Program {
@@ -44,14 +47,18 @@ impl Program {
 }
 
 /// The buckets of an engine: 1 row, then four times as many each, and from 64 on, where what a step costs grows with its
-/// rows, twice as many, up to `max_rows`. A function of the limits alone, so that the same configuration runs the same
-/// kernels everywhere.
+/// rows, twice as many, up to `max_rows`; where that is more than a few, one of each size for few selected rows and one for
+/// many. A function of the limits alone, so that the same configuration runs the same kernels everywhere.
 pub(crate) fn buckets(max_rows: usize, max_sequences: usize) -> Vec<Bucket> {
     let mut rows = vec![1];
     while let Some(last) = rows.last().copied().filter(|last| *last < max_rows) {
         rows.push((last * if last < 64 { 4 } else { 2 }).min(max_rows));
     }
-    rows.into_iter().map(|rows| Bucket { rows, selected: rows.min(SELECTED.max(max_sequences)) }).collect()
+    let of = |rows: usize| {
+        let (few, many) = (rows.min(FEW), rows.min(SELECTED.max(max_sequences)));
+        [few, many].into_iter().skip(usize::from(few == many)).map(move |selected| Bucket { rows, selected })
+    };
+    rows.into_iter().flat_map(of).collect()
 }
 
 /// Tokens of a page and pages of the pool: contiguous kinds count in pages of one token.
@@ -69,11 +76,12 @@ mod tests {
 
     #[test]
     fn buckets_rise_to_the_row_budget() {
-        let rows = |max| buckets(max, 4).iter().map(|b| b.rows).collect::<Vec<_>>();
-        assert_eq!(rows(1), [1]);
-        assert_eq!(rows(3), [1, 3]);
-        assert_eq!(rows(600), [1, 4, 16, 64, 128, 256, 512, 600]);
-        assert_eq!(buckets(512, 4)[6].selected, 64);
-        assert_eq!(buckets(512, 100)[6].selected, 100);
+        let all = |max, sequences| buckets(max, sequences).iter().map(|b| (b.rows, b.selected)).collect::<Vec<_>>();
+        assert_eq!(all(1, 4), [(1, 1)]);
+        assert_eq!(all(3, 4), [(1, 1), (3, 3)]);
+        let few = [(1, 1), (4, 4), (16, 4), (16, 16), (64, 4), (64, 64), (128, 4), (128, 64)];
+        assert_eq!(all(128, 4), few);
+        assert_eq!(all(600, 4)[8..], [(256, 4), (256, 64), (512, 4), (512, 64), (600, 4), (600, 64)]);
+        assert_eq!(all(512, 100)[11], (512, 100));
     }
 }

@@ -41,7 +41,7 @@ impl On {
     /// Rows of one prefill chunk: enough that a chunk is bound by arithmetic, few enough that others need not wait long.
     pub fn max_rows(&self) -> usize {
         match self {
-            On::Cpu => 256,
+            On::Cpu => 512,
             On::Cuda(_) => 2048,
         }
     }

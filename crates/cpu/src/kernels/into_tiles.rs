@@ -109,8 +109,8 @@ unsafe fn tile<T: Tiles>(t: T, call: &IntoTiles, rows: Range<usize>, step: usize
             for (i, pairs) in pairs.iter_mut().enumerate() {
                 *pairs = l.load(turned.as_ptr().cast::<f32>().add(i * LANES));
             }
-            for (i, pairs) in l.transposed(&pairs).into_iter().enumerate() {
-                l.store(to.cast::<f32>().add(i * LANES), pairs);
+            for (i, pairs) in l.transposed(&pairs).iter().enumerate() {
+                l.store(to.cast::<f32>().add(i * LANES), *pairs);
             }
         }
     }

@@ -13,9 +13,11 @@
 //! evidence: none yet
 //! source: blocking, roles of the operands and prefetching by our own probe
 //!
-//! The smallest piece of work is a *square*: 32 weight rows times 32 rows of x over 256 columns, two by two tiles of sums. A
-//! slice of 256 columns of 32 weight rows, unpacked to tiles, takes 16 KiB and stays in L1 while it meets all rows of x.
+//! The smallest piece of work is a *square*: 32 weight rows times 32 rows of x over 512 columns, two by two tiles of sums. A
+//! slice of 512 columns of 32 weight rows, unpacked to tiles, takes 32 KiB and stays in L1 while all rows of x pass by it.
 //! Slices are the outer loop: sums of 256 weight rows lie in L2 between them, and x is read from there, slice by slice.
+//! While a slice is multiplied, the next one is unpacked between the products, a piece after each step, and the one after
+//! that is asked for from memory: tile units and vector units work at the same time, and neither waits for memory.
 //!
 //! Which side weights stand on follows from how they lie. A panel has a column of 16 rows side by side, which is a row of B;
 //! so x is A. BF16 weights lie row by row, which is A; so x is B, turned once for all linears that read it, and the sums
@@ -42,7 +44,7 @@ pub use source::Source;
 pub use unpack::InPanels;
 
 /// Steps of 32 columns of a slice: a multiple of every block.
-const SLICE: usize = 8;
+const SLICE: usize = 16;
 /// Squares of weight rows whose sums are kept between slices.
 const ACROSS: usize = 8;
 /// Squares of rows of x that go through a slice together.
@@ -53,7 +55,7 @@ const SUMS: usize = 4 * TILE_BYTES;
 const UNPACKED: usize = 2 * SLICE * TILE_BYTES;
 
 /// F32 that [`LinearTilesFn`] needs as scratch.
-pub const SCRATCH: usize = (UNPACKED + ACROSS * DOWN * SUMS) / size_of::<f32>();
+pub const SCRATCH: usize = (2 * UNPACKED + ACROSS * DOWN * SUMS) / size_of::<f32>();
 
 /// A call.
 #[derive(Clone, Copy, Debug)]
@@ -101,8 +103,8 @@ unsafe fn run<T: Tiles, S: Source>(call: &LinearTiles, rows: usize, region: Regi
     let (Some(t), Some(weight)) = (T::prove(), S::of(&call.weight)) else { return };
     let (across, down) = call.grid(rows, region.workers).share(region.worker);
     if !across.is_empty() && !down.is_empty() {
-        let unpacked = scratch.cast::<u8>();
-        let sums = scratch.wrapping_byte_add(UNPACKED);
+        let first = scratch.cast::<u8>();
+        let (unpacked, sums) = ([first, first.wrapping_add(UNPACKED)], scratch.wrapping_byte_add(2 * UNPACKED));
         t.compiled(Share { call, weight, rows, across, down, unpacked, sums });
     }
 }
@@ -114,8 +116,8 @@ struct Share<'a, S> {
     rows: usize,
     across: Range<usize>,
     down: Range<usize>,
-    /// Two rows of tiles of a slice.
-    unpacked: *mut u8,
+    /// Two rows of tiles of the slice that is multiplied and of the one that is unpacked, in turn.
+    unpacked: [*mut u8; 2],
     /// [DOWN, ACROSS] squares
     sums: *mut f32,
 }
@@ -129,9 +131,7 @@ impl<S: Source> TileKernel for Share<'_, S> {
                 let across = first..(first + ACROSS).min(self.across.end);
                 // SAFETY: the contract of `LinearTilesFn`.
                 unsafe {
-                    for slice in (0..self.call.x.steps).step_by(SLICE) {
-                        self.slice(t, &across, &down, slice);
-                    }
+                    self.products(t, &across, &down);
                     self.finish(t, across, down.clone());
                 }
             }
@@ -139,57 +139,76 @@ impl<S: Source> TileKernel for Share<'_, S> {
     }
 }
 
+/// Steps of 32 weight rows from `n` on; none behind the last slice.
+#[derive(Clone, Debug)]
+struct Slice {
+    n: usize,
+    steps: Range<usize>,
+}
+
 impl<S: Source> Share<'_, S> {
-    /// Adds the products over the slice that begins at step `slice` to the sums.
+    /// Computes the sums of squares of the share, slice by slice.
     ///
     /// # Safety
     /// That of [`LinearTilesFn`]; the squares are of the share.
     #[inline(always)]
-    unsafe fn slice<T: Tiles>(&self, t: T, across: &Range<usize>, down: &Range<usize>, slice: usize) {
-        let steps = |slice: usize| slice..(slice + SLICE).min(self.call.x.steps).max(slice);
-        for square in across.clone() {
-            let (n, here) = (square * SQUARE, steps(slice));
-            // SAFETY: weight rows of the call, and room for two rows of tiles.
-            unsafe {
-                for i in 0..self.weights(n) {
-                    self.weight.unpack(t, n + i * ROWS, here.clone(), self.unpacked.add(i * UNPACKED / 2));
-                }
-            }
-            // What comes next: the weight rows below, or the first ones of the next slice.
-            let (next, then) =
-                if square + 1 < across.end { (square + 1, here.clone()) } else { (across.start, steps(slice + SLICE)) };
-            let mut ahead = Ahead::new(self.weight.runs(next * SQUARE, then), down.len());
-            for (i, t_square) in down.clone().enumerate() {
-                ahead.ask(t.lanes());
-                let c = self.sums(i, square - across.start);
+    unsafe fn products<T: Tiles>(&self, t: T, across: &Range<usize>, down: &Range<usize>) {
+        let first = self.slice(across, 0);
+        let mut unpacking = Unpacking::new(self, &first, self.unpacked[0], 1);
+        let mut ahead = Ahead::new(self.weight.runs(self.slice(across, 1).n, self.slice(across, 1).steps), 1);
+        ahead.ask(t.lanes());
+        // SAFETY: the slice is of the weight, and there is room for it.
+        unsafe { unpacking.go_on(t) };
+        let slices = across.len() * self.call.x.steps.div_ceil(SLICE);
+        for i in 0..slices {
+            let (here, next, after) = (self.slice(across, i), self.slice(across, i + 1), self.slice(across, i + 2));
+            let turns = down.len() * here.steps.len();
+            let mut unpacking = Unpacking::new(self, &next, self.unpacked[(i + 1) % 2], turns);
+            let mut ahead = Ahead::new(self.weight.runs(after.n, after.steps), turns);
+            for (j, square) in down.clone().enumerate() {
+                let c = self.sums(j, i % across.len());
+                let between = || {
+                    ahead.ask(t.lanes());
+                    // SAFETY: as above; the products read the other one.
+                    unsafe { unpacking.go_on(t) };
+                };
                 // SAFETY: the slice is unpacked, x has these rows of tiles, the sums are this worker's.
-                unsafe { self.square(t, (n, t_square * SQUARE), here.clone(), c) };
+                unsafe { self.square(t, &here, square * SQUARE, self.unpacked[i % 2], c, between) };
             }
         }
     }
 
-    /// One square: weight rows from `n` on, rows of x from `row` on.
+    /// Slice `i` of those that these squares go through: the weight rows of all squares, then the next columns.
+    #[inline(always)]
+    fn slice(&self, across: &Range<usize>, i: usize) -> Slice {
+        let (from, end) = (i / across.len() * SLICE, self.call.x.steps);
+        Slice { n: (across.start + i % across.len()) * SQUARE, steps: from.min(end)..(from + SLICE).min(end) }
+    }
+
+    /// One square: rows of x from `row` on.
     ///
     /// # Safety
-    /// The weights are unpacked, x has the rows, and C holds its sums so far.
+    /// The slice lies unpacked there, x has the rows, and C holds its sums so far.
     #[inline(always)]
-    unsafe fn square<T: Tiles>(&self, t: T, (n, row): (usize, usize), steps: Range<usize>, c: *mut f32) {
-        let x = Operand::packed(self.call.x.tile(row, steps.start), self.call.x.row_bytes());
-        let weights = Operand::packed(self.unpacked, UNPACKED / 2);
-        let (a, b, r, s) = match S::SIDE {
-            Side::Left => (weights, x, self.weights(n), self.tokens(row)),
-            Side::Right => (x, weights, self.tokens(row), self.weights(n)),
+    unsafe fn square<T: Tiles>(
+        &self,
+        t: T,
+        slice: &Slice,
+        row: usize,
+        unpacked: *const u8,
+        c: *mut f32,
+        between: impl FnMut(),
+    ) {
+        let Slice { n, steps } = slice;
+        let x = Operand::packed(self.call.x.tile(row, steps.start), self.call.x.row_bytes()).passing();
+        let weights = Operand::packed(unpacked, UNPACKED / 2);
+        let (a, b, tiles) = match S::SIDE {
+            Side::Left => (weights, x, (self.weights(*n), self.tokens(row))),
+            Side::Right => (x, weights, (self.tokens(row), self.weights(*n))),
         };
-        let p = Product { a, b, c: Sums::packed(c), steps: steps.len(), add: usize::from(steps.start > 0) };
+        let p = Product { a, b, c: Sums::packed(c), tiles, steps: steps.len(), add: steps.start > 0 };
         // SAFETY: the caller's promise.
-        unsafe {
-            match (r, s) {
-                (2, 2) => t.multiply::<2, 2>(&p),
-                (2, _) => t.multiply::<2, 1>(&p),
-                (_, 2) => t.multiply::<1, 2>(&p),
-                _ => t.multiply::<1, 1>(&p),
-            }
-        }
+        unsafe { t.multiply(&p, between) };
     }
 
     /// Stores the sums of these squares as outputs.
@@ -211,17 +230,24 @@ impl<S: Source> Share<'_, S> {
                     if n >= self.call.end.out.width || row >= self.rows {
                         continue;
                     }
-                    let mut sums = [l.splat(0.0); LANES];
+                    let rows = row..self.rows.min(row + ROWS);
                     // SAFETY: a tile has 16 rows of 16 sums; row and n are of the outputs.
                     unsafe {
-                        for (i, sums) in sums.iter_mut().enumerate() {
-                            *sums = l.load(tile.add(i * LANES));
-                        }
-                        if S::SIDE == Side::Left {
-                            sums = l.transposed(&sums);
-                        }
-                        for (row, sums) in (row..self.rows).zip(sums) {
-                            self.call.end.store(l, row, n, sums);
+                        match S::SIDE {
+                            Side::Right => {
+                                for (i, row) in rows.enumerate() {
+                                    self.call.end.store(l, row, n, l.load(tile.add(i * LANES)));
+                                }
+                            }
+                            Side::Left => {
+                                let mut sums = [l.splat(0.0); LANES];
+                                for (i, sums) in sums.iter_mut().enumerate() {
+                                    *sums = l.load(tile.add(i * LANES));
+                                }
+                                for (row, sums) in rows.zip(&l.transposed(&sums)) {
+                                    self.call.end.store(l, row, n, *sums);
+                                }
+                            }
                         }
                     }
                 }
@@ -245,5 +271,61 @@ impl<S: Source> Share<'_, S> {
     #[inline(always)]
     fn tokens(&self, row: usize) -> usize {
         if self.rows - row > ROWS { 2 } else { 1 }
+    }
+}
+
+/// A slice on its way into tiles, some halves of tiles in each of some turns.
+struct Unpacking<'a, S> {
+    weight: &'a S,
+    slice: Slice,
+    to: *mut u8,
+    /// Halves that are done, and all there are.
+    done: usize,
+    halves: usize,
+    /// Halves that are due, times `turns`.
+    due: usize,
+    turns: usize,
+}
+
+impl<'a, S: Source> Unpacking<'a, S> {
+    #[inline(always)]
+    fn new(share: &'a Share<S>, slice: &Slice, to: *mut u8, turns: usize) -> Self {
+        let halves = 2 * share.weights(slice.n) * slice.steps.len();
+        Self { weight: &share.weight, slice: slice.clone(), to, done: 0, halves, due: 0, turns }
+    }
+
+    /// Unpacks what is due in a turn: in the last one, all that is left.
+    ///
+    /// # Safety
+    /// The slice is of the weight, and there is room for it where it goes.
+    #[inline(always)]
+    unsafe fn go_on<T: Tiles>(&mut self, t: T) {
+        self.due += self.halves;
+        while self.due >= self.turns {
+            self.due -= self.turns;
+            let (tile, half) = (self.done / 2, self.done % 2);
+            let (i, step) = (tile / self.slice.steps.len(), tile % self.slice.steps.len());
+            let to = self.to.wrapping_add(i * UNPACKED / 2 + step * TILE_BYTES);
+            let (n, step) = (self.slice.n + i * ROWS, self.slice.steps.start + step);
+            t.aside(Half { weight: self.weight, n, step, half, to });
+            self.done += 1;
+        }
+    }
+}
+
+/// Half a tile to be unpacked: the arguments of [`Source::unpack`], which are as it asks.
+struct Half<'a, S> {
+    weight: &'a S,
+    n: usize,
+    step: usize,
+    half: usize,
+    to: *mut u8,
+}
+
+impl<S: Source> TileKernel for Half<'_, S> {
+    #[inline(always)]
+    fn run<T: Tiles>(self, t: T) {
+        // SAFETY: `Unpacking::go_on` makes them, whose caller has promised it.
+        unsafe { self.weight.unpack(t, self.n, self.step, self.half, self.to) };
     }
 }

@@ -1,11 +1,10 @@
 //! Tiles in the registers of Intel AMX, with lanes of AVX-512.
 
-use super::{Operand, Product, Sums, TileKernel, Tiles};
+use super::{Product, TileKernel, Tiles};
 use crate::lanes::Lanes;
 use crate::lanes::avx512::Avx512;
 use std::arch::asm;
 use std::arch::x86_64::*;
-use std::mem::offset_of;
 use tare_ops::Isa;
 use tare_probe::amx::InUse;
 
@@ -29,78 +28,54 @@ fn with_features<K: TileKernel>(t: Amx, kernel: K) {
     kernel.run(t);
 }
 
-/// A product: C from memory or zeros, one round for each step, C to memory. Registers 0 to 3 hold C, 4 and 5 are A, 6 and 7
-/// are B.
-macro_rules! product {
-    ($p:expr, zero: $($zero:literal)*, load: $($load:literal)*, step: $($step:literal)*, store: $($store:literal)*) => {
+/// Tile instructions on operands in memory. Registers 0 to 3 hold C, 4 and 5 are A, 6 and 7 are B. C lives in its registers
+/// from one block to the next: nothing that the compiler makes of this crate touches tile registers.
+macro_rules! tiles {
+    ($($op:expr)*, $($name:ident: $value:expr),*) => {
         asm!(
-            "mov {a0}, [{p} + {c_at}]",
-            "mov {s}, [{p} + {c_row}]",
-            "mov {a1}, [{p} + {c_down}]",
-            "mov {b0}, [{p} + {c_right}]",
-            "add {a1}, {a0}",
-            "lea {b1}, [{a1} + {b0}]",
-            "add {b0}, {a0}",
-            "cmp qword ptr [{p} + {add}], 0",
-            "jne 2f",
-            $($zero,)*
-            "jmp 3f",
-            "2:",
-            $($load,)*
-            "3:",
-            "mov {a0}, [{p} + {a} + {at}]",
-            "mov {a1}, [{p} + {a} + {second}]",
-            "mov {s}, [{p} + {a} + {row}]",
-            "mov {a_step}, [{p} + {a} + {step}]",
-            "mov {b0}, [{p} + {b} + {at}]",
-            "mov {b1}, [{p} + {b} + {second}]",
-            "mov {t}, [{p} + {b} + {row}]",
-            "mov {b_step}, [{p} + {b} + {step}]",
-            "mov {n}, [{p} + {steps}]",
-            "add {a1}, {a0}",
-            "add {b1}, {b0}",
-            "4:",
-            $($step,)*
-            "add {a0}, {a_step}",
-            "add {a1}, {a_step}",
-            "add {b0}, {b_step}",
-            "add {b1}, {b_step}",
-            "dec {n}",
-            "jnz 4b",
-            "mov {a0}, [{p} + {c_at}]",
-            "mov {s}, [{p} + {c_row}]",
-            "mov {a1}, [{p} + {c_down}]",
-            "mov {b0}, [{p} + {c_right}]",
-            "add {a1}, {a0}",
-            "lea {b1}, [{a1} + {b0}]",
-            "add {b0}, {a0}",
-            $($store,)*
-            p = in(reg) &raw const *$p,
-            a = const offset_of!(Product, a),
-            b = const offset_of!(Product, b),
-            at = const offset_of!(Operand, at),
-            row = const offset_of!(Operand, row),
-            step = const offset_of!(Operand, step),
-            second = const offset_of!(Operand, second),
-            c_at = const offset_of!(Product, c) + offset_of!(Sums, at),
-            c_row = const offset_of!(Product, c) + offset_of!(Sums, row),
-            c_down = const offset_of!(Product, c) + offset_of!(Sums, down),
-            c_right = const offset_of!(Product, c) + offset_of!(Sums, right),
-            steps = const offset_of!(Product, steps),
-            add = const offset_of!(Product, add),
-            a0 = out(reg) _,
-            a1 = out(reg) _,
-            b0 = out(reg) _,
-            b1 = out(reg) _,
-            s = out(reg) _,
-            t = out(reg) _,
-            a_step = out(reg) _,
-            b_step = out(reg) _,
-            n = out(reg) _,
+            $($op,)*
+            $($name = in(reg) $value,)*
             out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
             out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
-            options(nostack),
+            options(nostack, preserves_flags),
         )
+    };
+}
+
+/// A step of R by S tiles, with the instructions that load A and B.
+macro_rules! step {
+    ($r:expr, $s:expr, $load_a:literal, $load_b:literal, $a0:expr, $a1:expr, $b0:expr, $b1:expr, $a_row:expr, $b_row:expr) => {
+        match ($r, $s) {
+            (2, 2) => tiles!(
+                concat!($load_b, " tmm6, [{b0} + {t}*1]")
+                concat!($load_a, " tmm4, [{a0} + {s}*1]")
+                "tdpbf16ps tmm0, tmm4, tmm6"
+                concat!($load_b, " tmm7, [{b1} + {t}*1]")
+                "tdpbf16ps tmm1, tmm4, tmm7"
+                concat!($load_a, " tmm5, [{a1} + {s}*1]")
+                "tdpbf16ps tmm2, tmm5, tmm6"
+                "tdpbf16ps tmm3, tmm5, tmm7",
+                a0: $a0, a1: $a1, b0: $b0, b1: $b1, s: $a_row, t: $b_row),
+            (2, _) => tiles!(
+                concat!($load_b, " tmm6, [{b0} + {t}*1]")
+                concat!($load_a, " tmm4, [{a0} + {s}*1]")
+                "tdpbf16ps tmm0, tmm4, tmm6"
+                concat!($load_a, " tmm5, [{a1} + {s}*1]")
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                a0: $a0, a1: $a1, b0: $b0, s: $a_row, t: $b_row),
+            (_, 2) => tiles!(
+                concat!($load_a, " tmm4, [{a0} + {s}*1]")
+                concat!($load_b, " tmm6, [{b0} + {t}*1]")
+                "tdpbf16ps tmm0, tmm4, tmm6"
+                concat!($load_b, " tmm7, [{b1} + {t}*1]")
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                a0: $a0, b0: $b0, b1: $b1, s: $a_row, t: $b_row),
+            _ => tiles!(
+                concat!($load_b, " tmm6, [{b0} + {t}*1]")
+                concat!($load_a, " tmm4, [{a0} + {s}*1]")
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                a0: $a0, b0: $b0, s: $a_row, t: $b_row),
+        }
     };
 }
 
@@ -124,52 +99,52 @@ impl Tiles for Amx {
         let _in_use = InUse::begin();
         unsafe { with_features(self, kernel) }
     }
+    #[inline(always)]
+    fn aside<K: TileKernel>(self, kernel: K) {
+        unsafe { with_features(self, kernel) }
+    }
 
     #[inline(always)]
-    unsafe fn multiply<const R: usize, const S: usize>(self, p: &Product) {
-        const { assert!(0 < R && R <= 2 && 0 < S && S <= 2) };
-        debug_assert!(p.steps > 0);
+    unsafe fn multiply(self, p: &Product, mut between: impl FnMut()) {
+        let (r, s) = p.tiles;
+        debug_assert!(p.steps > 0 && (1..=2).contains(&r) && (1..=2).contains(&s));
+        let (c, down, right) = (p.c.at, p.c.at.wrapping_byte_add(p.c.down), p.c.at.wrapping_byte_add(p.c.right));
+        let both = down.wrapping_byte_add(p.c.right);
         unsafe {
-            match (R, S) {
-                (2, 2) => product!(p,
-                    zero: "tilezero tmm0" "tilezero tmm1" "tilezero tmm2" "tilezero tmm3",
-                    load: "tileloadd tmm0, [{a0} + {s}*1]" "tileloadd tmm1, [{b0} + {s}*1]"
-                          "tileloadd tmm2, [{a1} + {s}*1]" "tileloadd tmm3, [{b1} + {s}*1]",
-                    step: "tileloadd tmm6, [{b0} + {t}*1]"
-                          "tileloadd tmm4, [{a0} + {s}*1]"
-                          "tdpbf16ps tmm0, tmm4, tmm6"
-                          "tileloadd tmm7, [{b1} + {t}*1]"
-                          "tdpbf16ps tmm1, tmm4, tmm7"
-                          "tileloadd tmm5, [{a1} + {s}*1]"
-                          "tdpbf16ps tmm2, tmm5, tmm6"
-                          "tdpbf16ps tmm3, tmm5, tmm7",
-                    store: "tilestored [{a0} + {s}*1], tmm0" "tilestored [{b0} + {s}*1], tmm1"
-                           "tilestored [{a1} + {s}*1], tmm2" "tilestored [{b1} + {s}*1], tmm3"),
-                (2, _) => product!(p,
-                    zero: "tilezero tmm0" "tilezero tmm2",
-                    load: "tileloadd tmm0, [{a0} + {s}*1]" "tileloadd tmm2, [{a1} + {s}*1]",
-                    step: "tileloadd tmm6, [{b0} + {t}*1]"
-                          "tileloadd tmm4, [{a0} + {s}*1]"
-                          "tdpbf16ps tmm0, tmm4, tmm6"
-                          "tileloadd tmm5, [{a1} + {s}*1]"
-                          "tdpbf16ps tmm2, tmm5, tmm6",
-                    store: "tilestored [{a0} + {s}*1], tmm0" "tilestored [{a1} + {s}*1], tmm2"),
-                (_, 2) => product!(p,
-                    zero: "tilezero tmm0" "tilezero tmm1",
-                    load: "tileloadd tmm0, [{a0} + {s}*1]" "tileloadd tmm1, [{b0} + {s}*1]",
-                    step: "tileloadd tmm4, [{a0} + {s}*1]"
-                          "tileloadd tmm6, [{b0} + {t}*1]"
-                          "tdpbf16ps tmm0, tmm4, tmm6"
-                          "tileloadd tmm7, [{b1} + {t}*1]"
-                          "tdpbf16ps tmm1, tmm4, tmm7",
-                    store: "tilestored [{a0} + {s}*1], tmm0" "tilestored [{b0} + {s}*1], tmm1"),
-                _ => product!(p,
-                    zero: "tilezero tmm0",
-                    load: "tileloadd tmm0, [{a0} + {s}*1]",
-                    step: "tileloadd tmm4, [{a0} + {s}*1]"
-                          "tileloadd tmm6, [{b0} + {t}*1]"
-                          "tdpbf16ps tmm0, tmm4, tmm6",
-                    store: "tilestored [{a0} + {s}*1], tmm0"),
+            if p.add {
+                tiles!("tileloadd tmm0, [{c} + {row}*1]", c: c, row: p.c.row);
+                if s == 2 {
+                    tiles!("tileloadd tmm1, [{c} + {row}*1]", c: right, row: p.c.row);
+                }
+                if r == 2 {
+                    tiles!("tileloadd tmm2, [{c} + {row}*1]", c: down, row: p.c.row);
+                }
+                if (r, s) == (2, 2) {
+                    tiles!("tileloadd tmm3, [{c} + {row}*1]", c: both, row: p.c.row);
+                }
+            } else {
+                tiles!("tilezero tmm0" "tilezero tmm1" "tilezero tmm2" "tilezero tmm3",);
+            }
+            for step in 0..p.steps {
+                let (a0, b0) = (p.a.tile(step), p.b.tile(step));
+                let (a1, b1) = (a0.wrapping_add(p.a.second), b0.wrapping_add(p.b.second));
+                let (a_row, b_row) = (p.a.row, p.b.row);
+                match (p.a.passing, p.b.passing) {
+                    (true, _) => step!(r, s, "tileloaddt1", "tileloadd", a0, a1, b0, b1, a_row, b_row),
+                    (_, true) => step!(r, s, "tileloadd", "tileloaddt1", a0, a1, b0, b1, a_row, b_row),
+                    _ => step!(r, s, "tileloadd", "tileloadd", a0, a1, b0, b1, a_row, b_row),
+                }
+                between();
+            }
+            tiles!("tilestored [{c} + {row}*1], tmm0", c: c, row: p.c.row);
+            if s == 2 {
+                tiles!("tilestored [{c} + {row}*1], tmm1", c: right, row: p.c.row);
+            }
+            if r == 2 {
+                tiles!("tilestored [{c} + {row}*1], tmm2", c: down, row: p.c.row);
+            }
+            if (r, s) == (2, 2) {
+                tiles!("tilestored [{c} + {row}*1], tmm3", c: both, row: p.c.row);
             }
         }
     }

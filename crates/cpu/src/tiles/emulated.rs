@@ -39,18 +39,22 @@ impl<L: Lanes> Tiles for Emulated<L> {
     fn compiled<K: TileKernel>(self, kernel: K) {
         self.0.vectorize(OnLanes(self, kernel));
     }
+    #[inline(always)]
+    fn aside<K: TileKernel>(self, kernel: K) {
+        self.compiled(kernel);
+    }
 
     #[inline(always)]
-    unsafe fn multiply<const R: usize, const S: usize>(self, p: &Product) {
+    unsafe fn multiply(self, p: &Product, mut between: impl FnMut()) {
         let l = self.0;
-        for (r, s) in (0..R).flat_map(|r| (0..S).map(move |s| (r, s))) {
+        for (r, s) in (0..p.tiles.0).flat_map(|r| (0..p.tiles.1).map(move |s| (r, s))) {
             for step in 0..p.steps {
                 // SAFETY: the caller's promise.
                 let (a, b) = unsafe { (rows(&p.a, r, step), rows(&p.b, s, step)) };
                 for (i, a) in a.iter().enumerate() {
                     let at = p.c.at.wrapping_byte_add(r * p.c.down + s * p.c.right + i * p.c.row);
                     // SAFETY: a row of C.
-                    let before = if step == 0 && p.add == 0 { l.splat(0.0) } else { unsafe { l.load(at) } };
+                    let before = if step == 0 && !p.add { l.splat(0.0) } else { unsafe { l.load(at) } };
                     let mut sums = [l.splat(0.0); 2];
                     for (k, b) in b.iter().enumerate() {
                         for odd in 0..2 {
@@ -65,6 +69,7 @@ impl<L: Lanes> Tiles for Emulated<L> {
                 }
             }
         }
+        (0..p.steps).for_each(|_| between());
     }
 
     #[inline(always)]

@@ -2,8 +2,8 @@
 //!
 //! math: that of [`columns`](super::columns), with queries and weights rounded to BF16 before they are multiplied
 //! shapes: q, out [T, H * E]; keys and values of a kv head [page_tokens, E] in each page
-//! layout: see `tare_cpu::kv`; a tile of attention has 128 queries (rows x heads of a run), or 32: q^T in tiles of B, o^T
-//!   [E, queries], scores [64 keys, queries], weights in tiles of B; keys [64, E] and values^T [E, 64] as rows of A
+//! layout: see `tare_cpu::kv`; a tile of attention has 256 queries (rows x heads of a run), or 32: q^T in tiles of B, o^T
+//!   [E, queries], scores [128 keys, queries], weights in tiles of B; keys where they lie and values^T [E, 128] as rows of A
 //! precision: products in BF16 with F32 sums as [`Tiles`] makes them; softmax in F32, its sum over weights before rounding
 //! preconditions: a BF16 pool; context 1 at least, inside the row's table; values of later tokens in a tile are finite
 //! cost: keys and values of the context once for each tile, out of L2; 4 E flops a query and token, an exponential each
@@ -29,9 +29,9 @@ use crate::tiles::{STEP, TileKernel, Tiles};
 use block::Block;
 
 /// Queries of a tile, and of one where there are few.
-pub(super) const QUERIES: [usize; 2] = [8 * LANES, 2 * LANES];
+pub(super) const QUERIES: [usize; 2] = [16 * LANES, 2 * LANES];
 /// Keys of a block.
-const KEYS: usize = 64;
+const KEYS: usize = 128;
 
 /// F32 that a worker needs.
 pub(super) const fn room(head_size: usize) -> usize {

@@ -15,12 +15,12 @@ pub trait Source: Sized + 'static {
     /// These weights, when they are in this layout.
     fn of(weights: &Weights) -> Option<Self>;
 
-    /// Steps `steps` of weight rows `n .. n + 16` as tiles behind each other. Rows past the last one become whatever is at
-    /// hand.
+    /// Half `half` of the tile that step `step` of weight rows `n .. n + 16` makes: 8 of its rows. Weight rows past the last
+    /// one become whatever is at hand.
     ///
     /// # Safety
-    /// Row n and the steps are of the weight, which has this format; there is room for a tile a step at `to`.
-    unsafe fn unpack<T: Tiles>(&self, t: T, n: usize, steps: Range<usize>, to: *mut u8);
+    /// Row n and the step are of the weight, which has this format; there is room for a tile at `tile`.
+    unsafe fn unpack<T: Tiles>(&self, t: T, n: usize, step: usize, half: usize, tile: *mut u8);
 
     /// Where steps `steps` of weight rows `n .. n + 32` lie.
     fn runs(&self, n: usize, steps: Range<usize>) -> Runs;

@@ -9,7 +9,7 @@ use crate::coded::{Coded, ROWS, Scales, UNIT};
 use crate::lanes::Lanes;
 use crate::panels::Panels;
 use crate::tiled::Side;
-use crate::tiles::{ROW_BYTES, TILE_BYTES, Tiles};
+use crate::tiles::{ROW_BYTES, Tiles};
 
 /// Columns of a run of nibbles.
 const RUN: usize = 8;
@@ -32,29 +32,24 @@ impl<F: Coded> Source for InPanels<F> {
     }
 
     #[inline(always)]
-    unsafe fn unpack<T: Tiles>(&self, t: T, n: usize, steps: Range<usize>, to: *mut u8) {
-        let (l, panel) = (t.lanes(), self.panels.panel(n));
-        for step in steps.clone() {
-            let block = panel.wrapping_add(step / F::UNITS * self.panels.block_bytes);
-            let unit = block.wrapping_add(step % F::UNITS * F::UNIT_BYTES);
-            let scales = block.wrapping_add(F::UNITS * F::UNIT_BYTES);
-            let to = to.wrapping_add((step - steps.start) * TILE_BYTES);
-            for half in 0..2 {
-                let group = (step % F::UNITS * UNIT + half * UNIT / 2) / F::GROUP;
-                // SAFETY: a unit of the panel and the scales of its block; room for a tile.
-                unsafe {
-                    let scales = F::Scales::of(l, scales, group, self.panels.dtype);
-                    for i in 2 * half..2 * half + 2 {
-                        let (run, to) = (Run::<T::L, F>::new(l, unit, i), to.add(i * RUN / 2 * ROW_BYTES));
-                        t.store_pairs(to, run.weights::<0>(l, scales), run.weights::<1>(l, scales));
-                        let to = to.add(ROW_BYTES);
-                        t.store_pairs(to, run.weights::<2>(l, scales), run.weights::<3>(l, scales));
-                        let to = to.add(ROW_BYTES);
-                        t.store_pairs(to, run.weights::<4>(l, scales), run.weights::<5>(l, scales));
-                        let to = to.add(ROW_BYTES);
-                        t.store_pairs(to, run.weights::<6>(l, scales), run.weights::<7>(l, scales));
-                    }
-                }
+    unsafe fn unpack<T: Tiles>(&self, t: T, n: usize, step: usize, half: usize, tile: *mut u8) {
+        let l = t.lanes();
+        let block = self.panels.panel(n).wrapping_add(step / F::UNITS * self.panels.block_bytes);
+        let unit = block.wrapping_add(step % F::UNITS * F::UNIT_BYTES);
+        let scales = block.wrapping_add(F::UNITS * F::UNIT_BYTES);
+        let group = (step % F::UNITS * UNIT + half * UNIT / 2) / F::GROUP;
+        // SAFETY: a unit of the panel and the scales of its block; room for a tile.
+        unsafe {
+            let scales = F::Scales::of(l, scales, group, self.panels.dtype);
+            for i in 2 * half..2 * half + 2 {
+                let (run, to) = (Run::<T::L, F>::new(l, unit, i), tile.add(i * RUN / 2 * ROW_BYTES));
+                t.store_pairs(to, run.weights::<0>(l, scales), run.weights::<1>(l, scales));
+                let to = to.add(ROW_BYTES);
+                t.store_pairs(to, run.weights::<2>(l, scales), run.weights::<3>(l, scales));
+                let to = to.add(ROW_BYTES);
+                t.store_pairs(to, run.weights::<4>(l, scales), run.weights::<5>(l, scales));
+                let to = to.add(ROW_BYTES);
+                t.store_pairs(to, run.weights::<6>(l, scales), run.weights::<7>(l, scales));
             }
         }
     }

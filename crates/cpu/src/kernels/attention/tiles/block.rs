@@ -34,8 +34,10 @@ pub(super) struct Block<const Q: usize> {
     most: *mut f32,
     /// [queries]: the sum of the weights so far.
     sum: *mut f32,
-    /// [KEYS, E rounded up] in BF16.
+    /// [KEYS, E rounded up] in BF16, for keys that are no rows of A where they lie.
     keys: *mut u8,
+    /// 16 keys each.
+    key_tiles: [*const u8; KEYS / ROWS],
     /// [E rounded up, KEYS] in BF16.
     values: *mut u8,
     /// The first key's place in the context.
@@ -92,6 +94,7 @@ impl<const Q: usize> Block<Q> {
             most,
             sum,
             keys: keys.cast(),
+            key_tiles: [std::ptr::null(); KEYS / ROWS],
             values: values.cast(),
             first: 0,
             tokens: 0,
@@ -150,7 +153,9 @@ impl<const Q: usize> Block<Q> {
         }
     }
 
-    /// Takes the keys from token `first` on; those of the block before stay behind the last, or zeros.
+    /// Takes the keys from token `first` on, a multiple of 16. Where tiles are whole in their pages they are used as they lie;
+    /// else they are copied, and those of the block before stay behind the last, or zeros. What lies behind the last one
+    /// makes scores that nobody reads.
     ///
     /// # Safety
     /// They lie in the pages.
@@ -158,17 +163,22 @@ impl<const Q: usize> Block<Q> {
     pub(super) unsafe fn keys(&mut self, pages: &Pages, first: usize) {
         self.first = first;
         self.tokens = KEYS.min(self.end() - first);
-        let mut j = 0;
-        while j < self.tokens {
-            let run = pages.block::<bf16>(Half::Keys, first + j, KEYS - j, first + self.tokens, std::ptr::null());
-            for i in 0..run.tokens {
-                // SAFETY: the caller's promise.
+        let in_place = self.size == self.padded && pages.table.pool.page_tokens.is_multiple_of(ROWS);
+        for tile in 0..self.tokens.div_ceil(ROWS) {
+            let of_tile = tile * ROWS..self.tokens.min((tile + 1) * ROWS);
+            if in_place {
+                self.key_tiles[tile] = pages.place(Half::Keys, first + of_tile.start);
+                continue;
+            }
+            let row = self.padded * size_of::<bf16>();
+            self.key_tiles[tile] = self.keys.wrapping_add(of_tile.start * row);
+            for j in of_tile {
+                // SAFETY: the caller's promise; inside the room.
                 unsafe {
-                    let to = self.keys.cast::<bf16>().add((j + i) * self.padded);
-                    std::ptr::copy_nonoverlapping(run.first.add(i * self.size), to, self.size);
+                    let to = self.keys.add(j * row).cast::<bf16>();
+                    std::ptr::copy_nonoverlapping(pages.place::<bf16>(Half::Keys, first + j), to, self.size);
                 }
             }
-            j += run.tokens;
         }
     }
 
@@ -180,24 +190,23 @@ impl<const Q: usize> Block<Q> {
     pub(super) unsafe fn score<T: Tiles>(&self, t: T) {
         let (row, steps) = (self.padded * size_of::<bf16>(), self.padded / STEP);
         for c in (0..Q).step_by(2).filter(|c| self.sees(*c) || self.sees(c + 1)) {
-            for j in (0..self.tokens).step_by(2 * ROWS) {
-                let a = Operand { at: self.keys.wrapping_add(j * row), row, step: ROW_BYTES, second: ROWS * row };
+            for j in (0..self.tokens.div_ceil(ROWS)).step_by(2) {
+                let two = self.tokens > (j + 1) * ROWS;
+                let (at, below) = (self.key_tiles[j], self.key_tiles[if two { j + 1 } else { j }]);
+                // Pages lie anywhere: the distance may be a negative number, which wraps around.
+                let second = (below as usize).wrapping_sub(at as usize);
+                let a = Operand { at, row, step: ROW_BYTES, second, passing: false };
                 let b = Operand::packed(self.q.wrapping_add(c * steps * TILE_BYTES), steps * TILE_BYTES);
                 let sums = Sums {
-                    at: self.scores.wrapping_add(j * Self::WIDTH + c * LANES),
+                    at: self.scores.wrapping_add(j * ROWS * Self::WIDTH + c * LANES),
                     row: Self::ROW,
                     down: ROWS * Self::ROW,
                     right: ROW_BYTES,
                 };
-                let product = Product { a, b, c: sums, steps, add: 0 };
-                // SAFETY: the caller's promise; everything is inside the room.
-                unsafe {
-                    if self.tokens - j > ROWS {
-                        t.multiply::<2, 2>(&product);
-                    } else {
-                        t.multiply::<1, 2>(&product);
-                    }
-                }
+                let tiles = (if two { 2 } else { 1 }, 2);
+                let product = Product { a, b, c: sums, tiles, steps, add: false };
+                // SAFETY: the caller's promise; everything is inside the room, or in the pages.
+                unsafe { t.multiply(&product, || ()) };
             }
         }
     }
@@ -320,7 +329,7 @@ impl<const Q: usize> Block<Q> {
         let row = STEPS * ROW_BYTES;
         for c in (0..Q).step_by(2).filter(|c| self.sees(*c) || self.sees(c + 1)) {
             for e in (0..self.size).step_by(2 * ROWS) {
-                let a = Operand { at: self.values.wrapping_add(e * row), row, step: ROW_BYTES, second: ROWS * row };
+                let a = Operand { at: self.values.wrapping_add(e * row), row, step: ROW_BYTES, second: ROWS * row, passing: false };
                 let b = Operand::packed(self.weights.wrapping_add(c * STEPS * TILE_BYTES), STEPS * TILE_BYTES);
                 let sums = Sums {
                     at: self.out.wrapping_add(e * Self::WIDTH + c * LANES),
@@ -328,15 +337,10 @@ impl<const Q: usize> Block<Q> {
                     down: ROWS * Self::ROW,
                     right: ROW_BYTES,
                 };
-                let product = Product { a, b, c: sums, steps: self.tokens.div_ceil(STEP), add: 1 };
+                let tiles = (if self.size - e > ROWS { 2 } else { 1 }, 2);
+                let product = Product { a, b, c: sums, tiles, steps: self.tokens.div_ceil(STEP), add: true };
                 // SAFETY: the caller's promise; everything is inside the room.
-                unsafe {
-                    if self.size - e > ROWS {
-                        t.multiply::<2, 2>(&product);
-                    } else {
-                        t.multiply::<1, 2>(&product);
-                    }
-                }
+                unsafe { t.multiply(&product, || ()) };
             }
         }
     }
