@@ -1,8 +1,9 @@
 //! Conversions: values against the goldens of MLX and llama-quantize, files against their own reader.
 
+use half::bf16;
 use std::fs;
 use std::path::Path;
-use tare_core::{AffineBits, Format};
+use tare_core::{AffineBits, DType, Format};
 use tare_formats::codec::dequantize;
 use tare_formats::convert::{Target, convert};
 use tare_formats::gguf::{GgufVocab, PLACEHOLDER, Value, parse};
@@ -222,4 +223,38 @@ fn nothing_is_replaced_and_nothing_is_left_behind() {
     }
     assert_eq!(names(), ["m.gguf"]);
     assert!(go("models/qwen3-tiny", affine, &dir.path().join("no/such")).contains("cannot find"));
+}
+
+/// A folder of a golden model in which one value of one matrix is `odd`.
+fn spoiled(folder: &Path, odd: f32) -> ModelFile {
+    fs::create_dir(folder).unwrap();
+    let source = goldens().join("models/qwen3-tiny");
+    for file in ["config.json", "generation_config.json"] {
+        fs::copy(source.join(file), folder.join(file)).unwrap();
+    }
+    let mut bytes = fs::read(source.join("model.safetensors")).unwrap();
+    let entries = safetensors::parse(&bytes).unwrap().entries;
+    let down = entries.iter().find(|e| e.name.ends_with("layers.1.mlp.down_proj.weight")).unwrap();
+    assert_eq!(down.dtype, DType::BF16);
+    bytes[down.range.start..][..2].copy_from_slice(&bf16::from_f32(odd).to_le_bytes());
+    fs::write(folder.join("model.safetensors"), bytes).unwrap();
+    open(folder).unwrap()
+}
+
+#[test]
+fn a_value_that_cannot_be_written_leaves_nothing_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let affine = Target::Mlx { bits: AffineBits::Four, group: 32 };
+    let packed = [Target::gguf(Format::Q4_0), Target::gguf(Format::Q8_0), Target::gguf(Format::F16)];
+    let (large, nan) = (spoiled(&dir.path().join("large"), 2f32.powi(100)), spoiled(&dir.path().join("nan"), f32::NAN));
+    let large = packed.iter().map(|target| (&large, *target, "1.2676506e30"));
+    let all = large.chain(packed.iter().chain([&affine]).map(|target| (&nan, *target, "NaN")));
+    let out = dir.path().join("out");
+    fs::create_dir(&out).unwrap();
+    for (src, target, found) in all {
+        let e = convert(src, target, &out.join("m"), &mut |_| {}).unwrap_err().to_string();
+        let said = ["layers.1.mlp.down_proj.weight", found, "at [0, 0], in block 0"];
+        assert!(said.iter().all(|s| e.contains(s)), "{target:?}: {e}");
+        assert_eq!(fs::read_dir(&out).unwrap().count(), 0, "{target:?}");
+    }
 }
