@@ -135,8 +135,11 @@ impl<B: Shared> Backend for Tap<B> {
     fn compile(&mut self, plan: &ForwardPlan) -> Result<Executable, OpError> {
         let mut tapped = self.lock();
         let exe = tapped.backend.compile(plan)?;
-        if let Some(delay) = tapped.delay {
-            tapped.backend.plant(delay, exe, plan)?;
+        if let Some(delay) = tapped.delay
+            && let Err(e) = tapped.backend.plant(delay, exe, plan)
+        {
+            tapped.backend.release(exe);
+            return Err(e);
         }
         tapped.plans.insert(exe.0, plan.clone());
         Ok(exe)
