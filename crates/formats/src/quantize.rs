@@ -4,7 +4,8 @@ mod q6_k;
 
 use half::{bf16, f16};
 use std::num::NonZero;
-use tare_core::{Affine, AffineBits, Blob, DType, Fault, Format, Weight};
+use tare_core::digest::sha256_hex;
+use tare_core::{Affine, AffineBits, Blob, DType, Fault, Format, Weight, WeightData};
 
 use q6_k::q6_k;
 
@@ -90,6 +91,33 @@ pub fn most(format: Format, scale_dtype: DType) -> f32 {
         Format::Affine { .. } => of(scale_dtype),
         _ => f32::MAX,
     }
+}
+
+/// What tells this encoder of `format` from one that packs otherwise: the digest of the bytes that it makes of fixed values.
+///
+/// # Errors
+/// When there is no quantizer for the format.
+pub fn encoder(format: Format) -> Result<String, Fault> {
+    let packed = quantize("probe", PROBE.0, PROBE.1, &probe(), format, DType::F32)?;
+    Ok(match packed.data() {
+        WeightData::Blocks(bytes) => sha256_hex(bytes),
+        WeightData::Affine(a) => sha256_hex(&[&a.words[..], &a.scales, &a.biases].concat()),
+    })
+}
+
+/// Rows and columns of the values that encoders are told apart by.
+const PROBE: (usize, usize) = (16, 512);
+
+/// Values of many sizes side by side, some alone among small ones, and a row of zeros.
+fn probe() -> Vec<f32> {
+    let value = |i: usize| {
+        let drawn = (i as u32).wrapping_add(1).wrapping_mul(0x9e37_79b9).rotate_left(13).wrapping_mul(0x85eb_ca6b) >> 8;
+        let unit = drawn as f32 / (1u32 << 23) as f32 - 1.0;
+        let size = 2f32.powi((i / 16 % 9) as i32 - 6);
+        let alone = if i.is_multiple_of(97) { 5.0 } else { 1.0 };
+        if i < PROBE.1 { 0.0 } else { unit * size * alone }
+    };
+    (0..PROBE.0 * PROBE.1).map(value).collect()
 }
 
 /// Below this many values one thread packs alone: starting a second one costs more.
@@ -215,5 +243,26 @@ impl Fit {
 
     fn quant(&self, v: f32) -> u8 {
         ((v - self.bias) / self.scale).round_ties_even().clamp(0.0, self.top) as u8
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn encoders_are_told_apart_by_what_they_make_of_every_block() {
+        let writes = |format: &Format| encoder(*format).ok();
+        let all: Vec<String> = Format::ALL.iter().filter_map(writes).collect();
+        assert_eq!(all.len(), 12);
+        let mut apart = all.clone();
+        apart.sort_unstable();
+        apart.dedup();
+        assert_eq!((apart.len(), Format::ALL.iter().filter_map(writes).collect()), (all.len(), all));
+        // Every code of the widest grid below F16 is there, so that an encoder that takes another one is noticed.
+        let packed = quantize("probe", PROBE.0, PROBE.1, &probe(), Format::Q8_0, DType::F32).unwrap();
+        let WeightData::Blocks(bytes) = packed.data() else { panic!("Q8_0 has blocks") };
+        let codes: std::collections::BTreeSet<u8> = bytes.chunks(34).flat_map(|block| block[2..].to_vec()).collect();
+        assert_eq!(codes.len(), 255, "-127 to 127");
     }
 }

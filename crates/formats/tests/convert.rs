@@ -3,6 +3,7 @@
 use half::bf16;
 use std::fs;
 use std::path::Path;
+use tare_core::digest::sha256_hex;
 use tare_core::{AffineBits, DType, Format};
 use tare_formats::codec::dequantize;
 use tare_formats::convert::{Target, convert};
@@ -257,4 +258,48 @@ fn a_value_that_cannot_be_written_leaves_nothing_behind() {
         assert!(said.iter().all(|s| e.contains(s)), "{target:?}: {e}");
         assert_eq!(fs::read_dir(&out).unwrap().count(), 0, "{target:?}");
     }
+}
+
+/// The digest of a file, or of the files of a folder one after the other.
+fn digest(path: &Path) -> String {
+    let mut files = vec![path.to_path_buf()];
+    if path.is_dir() {
+        files = fs::read_dir(path).unwrap().map(|e| e.unwrap().path()).collect();
+        files.sort();
+    }
+    sha256_hex(&files.iter().flat_map(|f| fs::read(f).unwrap()).collect::<Vec<u8>>())[..12].to_string()
+}
+
+/// Files that are kept from one build to the next are kept under the version of their target: when this fails because files
+/// are meant to be others now, raise `LAYOUT` where only what is around the values has changed, and write down both again.
+#[test]
+fn files_that_are_others_have_another_version() {
+    let dir = tempfile::tempdir().unwrap();
+    let affine = Target::Mlx { bits: AffineBits::Four, group: 64 };
+    let with_head = Target::Gguf { matrices: Format::Q4_0, head: Format::Q6K };
+    let sources = [
+        ("models/qwen3-tiny", affine),
+        ("models/llama-tiny", Target::gguf(Format::Q8_0)),
+        ("gguf/qwen3-b32-tiny-F32.gguf", Target::gguf(Format::Q4_0)),
+        ("gguf/qwen3-k-tiny-Q6_K.gguf", with_head),
+    ];
+    let known = [
+        ["1448fd407c5f", "a3be55fd0667"],
+        ["61701cdeb846", "d373cb150cae"],
+        ["da70b8865da4", "2ec5c3edcf79"],
+        ["9f1fa3426b27", "b71f015a9b63"],
+    ];
+    let found = sources.map(|(source, target)| {
+        let out = dir.path().join(format!("{}.gguf", source.replace('/', "-")));
+        // What is packed is not packed again: its values are.
+        let mut model = golden(source);
+        if source.contains("Q6_K") {
+            model = run(&model, Target::gguf(Format::F32), &dir.path().join("values.gguf"));
+        }
+        run(&model, target, &out);
+        [target.version().unwrap(), digest(&out)]
+    });
+    assert_eq!(found, known);
+    assert_ne!(with_head.version(), Target::gguf(Format::Q4_0).version());
+    assert!(Target::gguf(Format::Q4K).version().is_err());
 }
