@@ -26,9 +26,9 @@ enum Chore {
         #[arg(long, default_value_os_t = workspace().join("target/assets"))]
         dir: PathBuf,
     },
-    /// Run every test that this host can run: fetch, then `cargo test --workspace`, then the tests that needed fetching.
+    /// Run every test that this host can run: `cargo test --workspace` while fetching, then the tests that needed it.
     Test {
-        /// Fail when the assets cannot be had, instead of skipping the tests that read them.
+        /// Fail at the end when the assets cannot be had, instead of skipping the tests that read them.
         #[arg(long)]
         require_assets: bool,
     },

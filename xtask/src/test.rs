@@ -11,14 +11,19 @@ use std::process::Stdio;
 /// Runs the tests of the workspace at `root`. The last line printed is `N passed, N failed, N skipped`.
 ///
 /// # Errors
-/// When a test fails, the tests do not build, or `require_assets` is set and the assets cannot be had.
+/// When a test fails, the tests do not build, or `require_assets` is set and the assets cannot be had: the other tests run all
+/// the same.
 pub(crate) fn run(root: &Path, require_assets: bool) -> Result<()> {
-    let assets = fetch::run(&root.join("target/assets"));
-    if let (Err(e), true) = (&assets, require_assets) {
-        bail!("the assets are required: {e:#}");
-    }
+    // The first tests read nothing of it, and a network and a compiler do not wait for each other.
+    let dir = root.join("target/assets");
+    let fetching = std::thread::spawn(move || fetch::run(&dir));
     let mut tally = Tally::default();
     cargo_test(root, &["--workspace", "--no-fail-fast"], &mut tally)?;
+    let assets = fetching.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    if let (Err(e), true) = (&assets, require_assets) {
+        println!("the assets are required: {e:#}");
+        tally.failed += 1;
+    }
     let mut unread = 0;
     if let Err(e) = &assets {
         println!("SKIPPING the tests that read fetched assets: {e:#}");

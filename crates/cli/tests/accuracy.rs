@@ -4,6 +4,8 @@ mod home;
 
 use home::Home;
 use serde_json::Value;
+use tare_core::Format;
+use tare_formats::convert::Target;
 
 fn text(path: &std::path::Path) -> &str {
     path.to_str().unwrap()
@@ -90,4 +92,29 @@ fn an_accuracy_is_scored_kept_and_verified() {
     assert!(said.contains("arm file:w4a8") || said.contains("w4a8"), "{said}");
     let said = home.refused(&["accuracy", "-m", model, "--ids", text(&ids), "--arm", "q8_0:llama.cpp"]);
     assert!(said.contains("tare peers install llama.cpp"), "{said}");
+}
+
+#[test]
+fn a_packing_of_another_encoder_is_made_anew() {
+    let home = Home::new();
+    let ids = home.path("ids.json");
+    std::fs::write(&ids, "[1, 2, 3, 4, 5]").unwrap();
+    let score = || {
+        let args = ["accuracy", "-m", "synthetic:qwen3-tiny?format=bf16", "--window", "5", "--threads", "2", "--json"];
+        let (ids, records) = (text(&ids), home.path("records"));
+        let more = ["--arm", "q4_0:w4a16", "--ids", ids, "-o", text(&records)];
+        home.json(&[&args[..], &more].concat())["derived"].clone()
+    };
+    let first = score();
+    let written = || {
+        let folder = std::fs::read_dir(home.path("written")).unwrap();
+        folder.map(|e| e.unwrap().path()).collect::<Vec<_>>()
+    };
+    let file = written().remove(0);
+    let older = text(&file).replace(&Target::gguf(Format::Q4_0).version().unwrap(), "000000000000");
+    assert_ne!(older, text(&file), "a packing is kept under what tells its encoder");
+    std::fs::rename(&file, &older).unwrap();
+    std::fs::write(&older, "what an older encoder wrote").unwrap();
+    assert_eq!(score(), first);
+    assert!(file.exists() && written().len() == 2, "the older one is left alone");
 }

@@ -6,7 +6,7 @@ use serde::Serialize;
 use tare_ops::{Row, RowSpace};
 
 use crate::coded;
-use crate::kernels::attention::Method;
+use crate::kernels::attention::{Attention, Method};
 use crate::kernels::linear;
 use crate::pool::share_of;
 use crate::program::{Stage, Task};
@@ -55,6 +55,17 @@ pub enum Split {
         /// How many.
         items: usize,
     },
+    /// Some items are taken as in [`Split::Taken`], those of another kind shared out as in [`Split::Shared`].
+    TakenAndShared {
+        /// What is taken.
+        taken_unit: &'static str,
+        /// How many.
+        taken: usize,
+        /// What is shared out.
+        shared_unit: &'static str,
+        /// How many.
+        shared: usize,
+    },
     /// Every worker does the same.
     Every,
 }
@@ -68,8 +79,22 @@ impl fmt::Display for Split {
             }
             Split::Taken { unit, items } => write!(f, "{items} {unit}, taken one by one"),
             Split::Shared { unit, items } => write!(f, "{items} {unit}, each by all workers"),
+            Split::TakenAndShared { taken_unit, taken, shared_unit, shared } => {
+                write!(f, "{taken} {taken_unit}, taken one by one, and {shared} {shared_unit}, each by all workers")
+            }
             Split::Every => f.write_str("every worker"),
         }
+    }
+}
+
+/// How attention in tiles shares out `rows`: rows that would fill little of a tile are taken alone, in spans of their context.
+pub(crate) fn in_tiles(call: &Attention, rows: &[Row], workers: usize) -> Split {
+    let (taken, shared) = (call.tiles(rows, workers), call.pieces(call.rows_alone(rows)));
+    let (taken_unit, shared_unit) = ("tiles of rows", "runs of heads of single rows");
+    match (taken, shared) {
+        (0, _) => Split::Shared { unit: shared_unit, items: shared },
+        (_, 0) => Split::Taken { unit: taken_unit, items: taken },
+        _ => Split::TakenAndShared { taken_unit, taken, shared_unit, shared },
     }
 }
 
@@ -109,9 +134,7 @@ impl Dispatch {
                 let split = match call.method {
                     Method::Ordered if !call.shared_out(all, context, workers) => Split::Taken { unit, items },
                     Method::Ordered | Method::Spans => Split::Shared { unit, items },
-                    Method::Columns | Method::Tiles => {
-                        Split::Taken { unit: "tiles of rows", items: call.tiles(batch, workers) }
-                    }
+                    Method::Columns | Method::Tiles => in_tiles(call, batch, workers),
                 };
                 (KERNEL, all, split)
             }

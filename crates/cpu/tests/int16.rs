@@ -4,7 +4,7 @@ use tare_core::{Format, Weight};
 use tare_cpu::{CpuBackend, CpuConfig, detect_isa};
 use tare_formats::codec::dequantize;
 use tare_ops::conformance::{Case, cases, run_kernel};
-use tare_ops::reference::int16;
+use tare_ops::reference::blocks;
 use tare_ops::reference::linear::Epilogue;
 use tare_ops::{Backend, BufId, Isa, Op, OpName, Rounding, WeightId};
 
@@ -22,7 +22,7 @@ fn stated(case: &Case) -> Vec<f32> {
     let bias = bias.map(|b| dequantize(weight_of(b)));
     let mut y = fed(*out);
     let epilogue = Epilogue { bias: bias.as_deref(), accumulate: *accumulate };
-    int16::linear(weight_of(*weight), &fed(*x), epilogue, &mut y);
+    blocks::linear::<i16>(weight_of(*weight), &fed(*x), epilogue, &mut y);
     y
 }
 

@@ -33,7 +33,7 @@ impl Cubins<'_> {
     /// The compiler's own words.
     pub fn of(&self, unit: &Unit) -> Result<Vec<u8>, OpError> {
         let file = self.file(unit);
-        if let Some(kept) = file.as_ref().and_then(|f| std::fs::read(f).ok()).filter(|b| b.starts_with(b"\x7fELF")) {
+        if let Some(kept) = file.as_deref().and_then(kept) {
             return Ok(kept);
         }
         let Compiled { cubin, log } =
@@ -42,7 +42,7 @@ impl Cubins<'_> {
             if !log.is_empty() {
                 keep(&file.with_extension("log"), log.as_bytes());
             }
-            keep(&file, &cubin);
+            keep(&file, &[&cubin, seal(&cubin).as_bytes()].concat());
         }
         Ok(cubin)
     }
@@ -68,10 +68,10 @@ impl Cubins<'_> {
         refused.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
     }
 
-    /// The units that the folder does not have.
+    /// The units that the folder does not have, or not whole.
     pub fn missing(&self, units: &[Unit]) -> Vec<Unit> {
         let mut seen = BTreeSet::new();
-        let lacks = |unit: &&Unit| self.file(unit).is_some_and(|f| !f.exists() && seen.insert(f));
+        let lacks = |unit: &&Unit| self.file(unit).is_some_and(|f| kept(&f).is_none() && seen.insert(f));
         units.iter().filter(lacks).cloned().collect()
     }
 
@@ -88,6 +88,23 @@ impl Cubins<'_> {
     }
 }
 
+/// What stands behind a kept cubin: how many bytes it has, and their digest. Tools that read the file see the cubin.
+fn seal(cubin: &[u8]) -> String {
+    format!("\n{} bytes, SHA-256 {}\n", cubin.len(), sha256_hex(cubin))
+}
+
+/// The cubin in a file that [`Cubins::of`] kept; none where there is no such file, or it is not the one that was written.
+fn kept(file: &Path) -> Option<Vec<u8>> {
+    let mut bytes = std::fs::read(file).ok()?;
+    let (_, line) = bytes.split_last()?;
+    let end = line.iter().rposition(|b| *b == b'\n')?;
+    if bytes[end..] != *seal(&bytes[..end]).as_bytes() {
+        return None;
+    }
+    bytes.truncate(end);
+    Some(bytes)
+}
+
 /// Puts bytes into a file that appears whole or not at all. A folder that cannot be written is a cache that keeps nothing.
 fn keep(file: &Path, bytes: &[u8]) {
     let Some(folder) = file.parent() else { return };
@@ -102,6 +119,34 @@ fn keep(file: &Path, bytes: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_that_is_not_the_one_that_was_written_is_none() {
+        let folder = std::env::temp_dir().join(format!("tare-cubins-kept-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let file = folder.join("unit.cubin");
+        let read = |bytes: &[u8]| {
+            std::fs::write(&file, bytes).unwrap();
+            kept(&file)
+        };
+        assert_eq!(kept(&file), None, "there is none");
+        // Line ends inside and at the end, as bytes of a cubin may be.
+        for cubin in [&b"\x7fELF\n1 bytes\n"[..], b"\x7fELF", b"\n", b""] {
+            let whole = [cubin, seal(cubin).as_bytes()].concat();
+            assert_eq!(read(&whole).as_deref(), Some(cubin));
+            for length in 0..whole.len() {
+                assert_eq!(read(&whole[..length]), None, "the first {length} of {} bytes", whole.len());
+            }
+            for at in 0..whole.len() {
+                let mut spoiled = whole.clone();
+                spoiled[at] ^= 1;
+                assert_eq!(read(&spoiled), None, "byte {at} is another one");
+            }
+            assert_eq!(read(&[&whole[..], b"\n"].concat()), None, "a byte more");
+        }
+        assert_eq!(read(b"\x7fELF as it was kept without a seal"), None);
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
 
     #[test]
     fn a_file_that_many_threads_write_at_once_is_whole_all_the_time() {

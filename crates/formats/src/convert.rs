@@ -11,7 +11,9 @@ mod vocab;
 
 use crate::error::FormatError;
 use crate::model_file::ModelFile;
+use crate::quantize::encoder;
 use std::path::{Path, PathBuf};
+use tare_core::digest::sha256_hex;
 use tare_core::{AffineBits, Fault, Format, Weight};
 
 pub use vocab::{byte_level, from_folder};
@@ -41,7 +43,24 @@ impl Target {
     pub const fn gguf(format: Format) -> Self {
         Self::Gguf { matrices: format, head: format }
     }
+
+    /// What tells files of this build from those of one that writes the same model otherwise: 12 hexadecimal digits. A file
+    /// that is kept for later is kept under it.
+    ///
+    /// # Errors
+    /// When tare does not write a format of the target.
+    pub fn version(self) -> Result<String, Fault> {
+        let formats = match self {
+            Self::Mlx { bits, group } => vec![Format::Affine { bits, group }],
+            Self::Gguf { matrices, head } => vec![matrices, head],
+        };
+        let encoders = formats.into_iter().map(encoder).collect::<Result<Vec<_>, _>>()?;
+        Ok(sha256_hex(format!("{LAYOUT} {}", encoders.join(" ")).as_bytes())[..12].to_string())
+    }
 }
+
+/// Of what stands around the packed values: raised when the same model is laid out or described otherwise than before.
+const LAYOUT: u32 = 1;
 
 /// How far a conversion is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,8 +1,10 @@
 //! Conversions: values against the goldens of MLX and llama-quantize, files against their own reader.
 
+use half::bf16;
 use std::fs;
 use std::path::Path;
-use tare_core::{AffineBits, Format};
+use tare_core::digest::sha256_hex;
+use tare_core::{AffineBits, DType, Format};
 use tare_formats::codec::dequantize;
 use tare_formats::convert::{Target, convert};
 use tare_formats::gguf::{GgufVocab, PLACEHOLDER, Value, parse};
@@ -222,4 +224,82 @@ fn nothing_is_replaced_and_nothing_is_left_behind() {
     }
     assert_eq!(names(), ["m.gguf"]);
     assert!(go("models/qwen3-tiny", affine, &dir.path().join("no/such")).contains("cannot find"));
+}
+
+/// A folder of a golden model in which one value of one matrix is `odd`.
+fn spoiled(folder: &Path, odd: f32) -> ModelFile {
+    fs::create_dir(folder).unwrap();
+    let source = goldens().join("models/qwen3-tiny");
+    for file in ["config.json", "generation_config.json"] {
+        fs::copy(source.join(file), folder.join(file)).unwrap();
+    }
+    let mut bytes = fs::read(source.join("model.safetensors")).unwrap();
+    let entries = safetensors::parse(&bytes).unwrap().entries;
+    let down = entries.iter().find(|e| e.name.ends_with("layers.1.mlp.down_proj.weight")).unwrap();
+    assert_eq!(down.dtype, DType::BF16);
+    bytes[down.range.start..][..2].copy_from_slice(&bf16::from_f32(odd).to_le_bytes());
+    fs::write(folder.join("model.safetensors"), bytes).unwrap();
+    open(folder).unwrap()
+}
+
+#[test]
+fn a_value_that_cannot_be_written_leaves_nothing_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let affine = Target::Mlx { bits: AffineBits::Four, group: 32 };
+    let packed = [Target::gguf(Format::Q4_0), Target::gguf(Format::Q8_0), Target::gguf(Format::F16)];
+    let (large, nan) = (spoiled(&dir.path().join("large"), 2f32.powi(100)), spoiled(&dir.path().join("nan"), f32::NAN));
+    let large = packed.iter().map(|target| (&large, *target, "1.2676506e30"));
+    let all = large.chain(packed.iter().chain([&affine]).map(|target| (&nan, *target, "NaN")));
+    let out = dir.path().join("out");
+    fs::create_dir(&out).unwrap();
+    for (src, target, found) in all {
+        let e = convert(src, target, &out.join("m"), &mut |_| {}).unwrap_err().to_string();
+        let said = ["layers.1.mlp.down_proj.weight", found, "at [0, 0], in block 0"];
+        assert!(said.iter().all(|s| e.contains(s)), "{target:?}: {e}");
+        assert_eq!(fs::read_dir(&out).unwrap().count(), 0, "{target:?}");
+    }
+}
+
+/// The digest of a file, or of the files of a folder one after the other.
+fn digest(path: &Path) -> String {
+    let mut files = vec![path.to_path_buf()];
+    if path.is_dir() {
+        files = fs::read_dir(path).unwrap().map(|e| e.unwrap().path()).collect();
+        files.sort();
+    }
+    sha256_hex(&files.iter().flat_map(|f| fs::read(f).unwrap()).collect::<Vec<u8>>())[..12].to_string()
+}
+
+/// Files that are kept from one build to the next are kept under the version of their target: when this fails because files
+/// are meant to be others now, raise `LAYOUT` where only what is around the values has changed, and write down both again.
+#[test]
+fn files_that_are_others_have_another_version() {
+    let dir = tempfile::tempdir().unwrap();
+    let affine = Target::Mlx { bits: AffineBits::Four, group: 64 };
+    let with_head = Target::Gguf { matrices: Format::Q4_0, head: Format::Q6K };
+    let sources = [
+        ("models/qwen3-tiny", affine),
+        ("models/llama-tiny", Target::gguf(Format::Q8_0)),
+        ("gguf/qwen3-b32-tiny-F32.gguf", Target::gguf(Format::Q4_0)),
+        ("gguf/qwen3-k-tiny-Q6_K.gguf", with_head),
+    ];
+    let known = [
+        ["1448fd407c5f", "a3be55fd0667"],
+        ["61701cdeb846", "d373cb150cae"],
+        ["da70b8865da4", "2ec5c3edcf79"],
+        ["9f1fa3426b27", "b71f015a9b63"],
+    ];
+    let found = sources.map(|(source, target)| {
+        let out = dir.path().join(format!("{}.gguf", source.replace('/', "-")));
+        // What is packed is not packed again: its values are.
+        let mut model = golden(source);
+        if source.contains("Q6_K") {
+            model = run(&model, Target::gguf(Format::F32), &dir.path().join("values.gguf"));
+        }
+        run(&model, target, &out);
+        [target.version().unwrap(), digest(&out)]
+    });
+    assert_eq!(found, known);
+    assert_ne!(with_head.version(), Target::gguf(Format::Q4_0).version());
+    assert!(Target::gguf(Format::Q4K).version().is_err());
 }

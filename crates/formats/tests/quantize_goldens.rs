@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use recipe::Recipe;
 use tare_core::{AffineBits, DType, Format, Weight, WeightData};
 use tare_formats::codec::dequantize;
-use tare_formats::quantize::quantize;
+use tare_formats::quantize::{most, quantize};
 use tare_formats::{Role, open};
 use tare_testkit::{Tensors, goldens, json};
 
@@ -121,7 +121,51 @@ fn what_cannot_be_packed_is_refused_by_name() {
     assert!(q(32, &values, Format::Q4_0).contains("NaN at [0, 7]"));
     let (mut wide, affine) = ([-3e38; 32], Format::Affine { bits: AffineBits::Four, group: 32 });
     wide[0] = 3e38;
-    assert!(q(32, &wide, affine).contains("infinite range in row 0"));
+    assert!(q(32, &wide, affine).contains("a wider group from [0, 0] on, block 0"));
+}
+
+/// Every format and type of scales that there is an encoder for.
+fn encoders() -> Vec<(Format, DType)> {
+    let plain = [Format::F32, Format::F16, Format::BF16, Format::Q8_0, Format::Q4_0, Format::Q6K];
+    let affine = |bits| [32, 64, 128].map(|group| Format::Affine { bits, group });
+    let affine = [AffineBits::Four, AffineBits::Eight].into_iter().flat_map(affine);
+    let scaled = affine.flat_map(|f| [DType::F32, DType::BF16, DType::F16].map(|dtype| (f, dtype)));
+    plain.map(|f| (f, DType::F32)).into_iter().chain(scaled).collect()
+}
+
+#[test]
+fn what_a_format_can_hold_is_finite_and_what_is_beyond_is_refused_by_place() {
+    const COLS: usize = 512;
+    let all = encoders();
+    for format in Format::ALL {
+        let writes = quantize("w", 1, COLS, &[0.0; COLS], format, DType::F32).is_ok();
+        assert_eq!(writes, all.iter().any(|(f, _)| *f == format), "{format} is among those that are tried");
+    }
+    for (format, dtype) in all {
+        let (most, block) = (most(format, dtype), format.block_weights());
+        for at in [0, COLS + 300, 2 * COLS - 1] {
+            for sign in [1.0, -1.0] {
+                let mut values = [0.25f32; 2 * COLS];
+                let mut with = |value: f32| {
+                    values[at] = value;
+                    quantize("w", 2, COLS, &values, format, dtype)
+                };
+                let back = dequantize(&with(sign * most).unwrap());
+                assert!(back.iter().all(|b| b.is_finite()), "{format}: the largest value");
+                let off = (back[at] - sign * most).abs() / most;
+                assert!(off <= 0.07, "{format}: {most:e} became {:e}", back[at]);
+                let beyond = sign * most.next_up();
+                for odd in [beyond, sign * f32::MAX, f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                    if odd.abs() <= most {
+                        continue;
+                    }
+                    let e = with(odd).unwrap_err().to_string();
+                    let place = format!("{odd:e} at [{}, {}], in block {}", at / COLS, at % COLS, at % COLS / block);
+                    assert!(e.starts_with("w: ") && e.contains(&format!("{most:e}")) && e.contains(&place), "{e}");
+                }
+            }
+        }
+    }
 }
 
 proptest! {

@@ -31,6 +31,7 @@ pub mod facts;
 pub mod floor;
 pub mod gate;
 pub mod groups;
+mod held;
 pub mod host;
 pub mod http_clock;
 pub mod mutants;

@@ -4,12 +4,8 @@
 //! B8 is a small change to one of them, and the engine, the scheduler and the kernels that run are the very ones that
 //! are timed. A mutated run that passes the gate is a hole in the gate.
 
-use std::collections::BTreeMap;
-use tare_core::{Affine, Blob, Fault, Format, PageUse, Reading, Weight, WeightData};
-use tare_ops::{
-    Backend, BackendInfo, Batch, BufId, Executable, ForwardPlan, KvId, KvSpan, Launched, Op, OpError, StepOutput,
-    Variant, Wants, WeightId, plan::KvShape,
-};
+use tare_core::{Affine, Blob, Fault, Format, Weight, WeightData};
+use tare_ops::{Backend, Batch, BufId, Executable, ForwardPlan, Launched, Op, OpError, StepOutput, Wants, WeightId};
 
 /// One planted fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -277,46 +273,18 @@ fn zero_last_row(w: &Weight) -> Result<Weight, Fault> {
 }
 
 impl<B: Backend> Backend for Mutant<B> {
-    fn describe(&self) -> BackendInfo {
-        self.inner.describe()
-    }
-    fn variants(&self) -> &[Variant] {
-        self.inner.variants()
-    }
-    fn device_bytes(&self) -> Reading<u64> {
-        self.inner.device_bytes()
-    }
+    tare_ops::hand_on!(
+        this => this.inner;
+        describe, variants, device_bytes, alloc_kv, free_kv, copy_kv, read_kv, write_kv, rest, pages, release
+    );
+
     fn pack(&mut self, weight: &Weight) -> Result<WeightId, OpError> {
         let w = self.mutate_weight(weight)?;
         self.inner.pack(&w)
     }
-    fn alloc_kv(&mut self, shape: KvShape, pages: usize, page_tokens: usize) -> Result<KvId, OpError> {
-        self.inner.alloc_kv(shape, pages, page_tokens)
-    }
-    fn free_kv(&mut self, kv: KvId) -> Result<(), OpError> {
-        self.inner.free_kv(kv)
-    }
-    fn copy_kv(&mut self, from: KvSpan, to: KvSpan) -> Result<(), OpError> {
-        self.inner.copy_kv(from, to)
-    }
-    fn read_kv(&mut self, span: KvSpan) -> Result<Vec<u8>, OpError> {
-        self.inner.read_kv(span)
-    }
-    fn write_kv(&mut self, span: KvSpan, bytes: &[u8]) -> Result<(), OpError> {
-        self.inner.write_kv(span, bytes)
-    }
-    fn rest(&mut self) {
-        self.inner.rest();
-    }
-    fn pages(&self) -> Reading<BTreeMap<String, PageUse>> {
-        self.inner.pages()
-    }
     fn compile(&mut self, plan: &ForwardPlan) -> Result<Executable, OpError> {
         let plan = self.mutate_plan(plan);
         self.inner.compile(&plan)
-    }
-    fn release(&mut self, exe: Executable) {
-        self.inner.release(exe);
     }
     fn run(&mut self, exe: Executable, batch: &Batch, out: &mut StepOutput) -> Result<(), OpError> {
         self.inner.run(exe, &self.mutate_batch(batch), out)

@@ -13,7 +13,9 @@ mod taken;
 mod walk;
 
 use tare_engine::Engine;
+use tare_ops::exact::Bounds;
 use tare_ops::reference::select::selected;
+use tare_ops::{ForwardPlan, Variant};
 
 use crate::LabError;
 use crate::gate::{Finding, Run};
@@ -22,6 +24,8 @@ use crate::work::ClockedRequest;
 use exactly::Exactly;
 use taken::{Taken, take};
 use walk::Walk;
+
+pub(crate) use taken::{TakenStep, take_apart};
 
 /// What was found: an error is a share of the limit of the value that is furthest from its own.
 #[derive(Debug, Default)]
@@ -70,6 +74,22 @@ pub(crate) fn judge(
     Ok(findings)
 }
 
+/// What call `call` of `plan` gives, row by row, on what the launches before it left in `step` and in its cache: known where
+/// its kernel, one of `variants`, keeps the reference's order, else within the limits of that kernel. `sequence` has the tokens
+/// by their slots.
+///
+/// # Errors
+/// When the model of the rig lacks a weight, `variants` lack the kernel, or the call has no limit.
+pub(crate) fn alone(
+    (rig, variants): (&Rig<'_>, &[Variant]),
+    (plan, call): (&ForwardPlan, usize),
+    step: &TakenStep,
+    sequence: &[u32],
+) -> Result<Vec<Bounds>, LabError> {
+    let (mut exactly, mut findings) = (Exactly::new(rig, variants), Findings::default());
+    Walk::new(plan, step, sequence, &mut exactly, &mut findings).alone(call)
+}
+
 /// The run with steps taken apart drew the timed tokens, with their logits to the bit.
 fn same_answers(run: &Run<'_>, taken: &Taken, findings: &mut Findings) {
     for i in 0..run.ids.len().max(taken.drawn.len()) {
@@ -86,7 +106,7 @@ fn same_answers(run: &Run<'_>, taken: &Taken, findings: &mut Findings) {
 }
 
 /// Every row of the step is the token of its place, turned to it, stored in it, and sees what is before it.
-fn same_rows(step: &taken::TakenStep, sequence: &[u32], findings: &mut Findings) {
+fn same_rows(step: &TakenStep, sequence: &[u32], findings: &mut Findings) {
     for (t, row) in step.batch.rows.iter().enumerate() {
         let token = sequence.get(row.slot as usize).map(|id| tare_ops::TokenSource::Id(*id));
         let holds = Some(row.token) == token && row.position == row.slot && row.context == row.slot + 1;

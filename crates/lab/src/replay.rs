@@ -20,13 +20,14 @@ pub mod taken_apart;
 use serde::{Deserialize, Serialize};
 use std::time::Instant;
 use tare_core::Fault;
-use tare_cpu::Dispatch;
+use tare_cpu::{CpuBackend, Dispatch};
 use tare_ops::{Cost, Executable, StepOutput};
 use tare_probe::{Ceilings, Host};
 
 use crate::LabError;
 use crate::floor::call_costs;
 use crate::groups::{Group, groups};
+use crate::held::Held;
 use crate::rig::Rig;
 use crate::specimen::{Phase, Specimen};
 use crate::work::ClockedRequest;
@@ -128,10 +129,12 @@ struct Dispatched {
 }
 
 /// A step in parts, once for each copy of its weights.
-struct Parted {
+struct Parted<'s> {
     /// Groups of the plan with the indices of their calls.
     groups: Vec<(Group, Vec<usize>)>,
     copies: Vec<Parts>,
+    /// All that was compiled for it.
+    _held: Held<'s, CpuBackend>,
     /// Runs so far: each takes the next copy.
     runs: usize,
 }
@@ -164,27 +167,26 @@ impl Member {
 /// The members that are no group.
 const MEMBERS: [Member; 3] = [Member::Whole, Member::Traced, Member::Empty];
 
-impl Parted {
+impl<'s> Parted<'s> {
     fn new(
-        specimen: &Specimen,
+        specimen: &'s Specimen,
         groups: Vec<(Group, Vec<usize>)>,
         rig: &Rig<'_>,
         copies: usize,
     ) -> Result<Self, LabError> {
-        let part = |whole: Executable| -> Result<Parts, LabError> {
-            specimen.tap().with(|cpu| {
-                Ok(Parts {
-                    whole,
-                    empty: cpu.part(whole, &[])?,
-                    groups: groups.iter().map(|(_, calls)| cpu.part_alone(whole, calls)).collect::<Result<_, _>>()?,
-                })
-            })
-        };
-        let mut parted = vec![part(specimen.exe)?];
-        for _ in 1..copies {
-            parted.push(part(specimen.copy(rig)?)?);
+        let tap = specimen.tap();
+        let mut held = Held::executables(tap);
+        let mut parted = Vec::with_capacity(copies);
+        for copy in 0..copies {
+            let whole = if copy == 0 { specimen.exe } else { held.keep(specimen.copy(rig)?) };
+            let empty = held.keep(tap.with(|cpu| cpu.part(whole, &[]))?);
+            let mut alone = |calls: &[usize]| -> Result<Executable, LabError> {
+                Ok(held.keep(tap.with(|cpu| cpu.part_alone(whole, calls))?))
+            };
+            let groups = groups.iter().map(|(_, calls)| alone(calls)).collect::<Result<_, _>>()?;
+            parted.push(Parts { whole, empty, groups });
         }
-        Ok(Self { groups, copies: parted, runs: 0 })
+        Ok(Self { groups, copies: parted, _held: held, runs: 0 })
     }
 
     /// The stages that run, in the whole and in each group.

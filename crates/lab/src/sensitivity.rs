@@ -14,6 +14,7 @@ use tare_evidence::stats::{Interval, interval};
 use tare_ops::{Executable, StepOutput};
 
 use crate::LabError;
+use crate::held::Held;
 use crate::shared::Shared;
 use crate::specimen::{Phase, Specimen};
 use crate::work::mix;
@@ -137,10 +138,8 @@ impl Probe<'_> {
             return Err(Fault::new(self.group, "a group with time to add a share of", found).into());
         }
         let arms = self.arms(specimen, &calls, &each_ns)?;
-        let ran = self.blocks(specimen, &arms, go_on);
-        specimen.tap().with(|b| arms.iter().for_each(|exe| b.release(*exe)));
+        let blocks = self.blocks(specimen, &arms, go_on)?;
         let planned_ns = each_ns.iter().map(|ns| ns * waits as u64).collect();
-        let blocks = ran?;
         let slopes: Vec<f64> = blocks.iter().map(|b| b.slope()).collect();
         let slope_interval = match interval(&slopes, ALPHA, self.seed) {
             Ok(i) => Reading::Available(i.into()),
@@ -160,15 +159,15 @@ impl Probe<'_> {
     }
 
     /// An executable for each dose, and last the one with spins of no time. Each must give the engine's answer.
-    fn arms<B: Shared + 'static>(
+    fn arms<'s, B: Shared + 'static>(
         &self,
-        specimen: &Specimen<B>,
+        specimen: &'s Specimen<B>,
         calls: &[usize],
         each_ns: &[u64],
-    ) -> Result<Vec<Executable>, LabError> {
-        let mut arms = Vec::with_capacity(each_ns.len() + 1);
+    ) -> Result<Held<'s, B>, LabError> {
+        let mut arms = Held::executables(specimen.tap());
         for ns in each_ns.iter().chain([&0]) {
-            arms.push(specimen.tap().with(|b| b.delayed(specimen.exe, &specimen.plan, calls, *ns))?);
+            arms.keep(specimen.tap().with(|b| b.delayed(specimen.exe, &specimen.plan, calls, *ns))?);
         }
         arms.iter().try_for_each(|exe| specimen.confirm(*exe))?;
         Ok(arms)

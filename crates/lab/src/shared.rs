@@ -67,7 +67,7 @@ impl Shared for CpuBackend {
     ) -> Result<Executable, OpError> {
         let all: Vec<usize> = (0..plan.calls.len()).collect();
         let twin = self.part(exe, &all)?;
-        CpuBackend::plant(self, twin, calls, Dose::Nanoseconds(ns))?;
+        CpuBackend::plant(self, twin, calls, Dose::Nanoseconds(ns)).inspect_err(|_| self.release(twin))?;
         Ok(twin)
     }
 

@@ -2,12 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
-use tare_core::{Blob, Fault, PageUse, Reading, Weight, WeightData, weight::Affine};
+use tare_core::{Blob, Fault, Weight, WeightData, weight::Affine};
 use tare_cpu::CpuBackend;
-use tare_ops::{
-    Backend, BackendInfo, Batch, Executable, ForwardPlan, KvId, KvShape, KvSpan, Launched, OpError, RowOutput,
-    StepOutput, Variant, WeightId,
-};
+use tare_ops::{Backend, Batch, Executable, ForwardPlan, KvId, OpError, RowOutput, StepOutput, Variant, WeightId};
 
 use crate::delay::Delay;
 use crate::shared::Shared;
@@ -113,23 +110,19 @@ fn copy_of(w: &Weight) -> Result<Weight, Fault> {
 }
 
 impl<B: Shared> Backend for Tap<B> {
-    fn describe(&self) -> BackendInfo {
-        self.lock().backend.describe()
-    }
+    tare_ops::hand_on!(
+        this => this.lock().backend;
+        describe, device_bytes, alloc_kv, copy_kv, read_kv, write_kv, rest, pages, run_apart
+    );
+
     fn variants(&self) -> &[Variant] {
         &self.variants
-    }
-    fn device_bytes(&self) -> Reading<u64> {
-        self.lock().backend.device_bytes()
     }
     fn pack(&mut self, weight: &Weight) -> Result<WeightId, OpError> {
         if self.copies {
             return self.lock().backend.pack(&copy_of(weight)?);
         }
         self.lock().backend.pack(weight)
-    }
-    fn alloc_kv(&mut self, shape: KvShape, pages: usize, page_tokens: usize) -> Result<KvId, OpError> {
-        self.lock().backend.alloc_kv(shape, pages, page_tokens)
     }
     fn free_kv(&mut self, kv: KvId) -> Result<(), OpError> {
         let mut tapped = self.lock();
@@ -139,29 +132,17 @@ impl<B: Shared> Backend for Tap<B> {
         }
         tapped.backend.free_kv(kv)
     }
-    fn copy_kv(&mut self, from: KvSpan, to: KvSpan) -> Result<(), OpError> {
-        self.lock().backend.copy_kv(from, to)
-    }
-    fn read_kv(&mut self, span: KvSpan) -> Result<Vec<u8>, OpError> {
-        self.lock().backend.read_kv(span)
-    }
-    fn write_kv(&mut self, span: KvSpan, bytes: &[u8]) -> Result<(), OpError> {
-        self.lock().backend.write_kv(span, bytes)
-    }
     fn compile(&mut self, plan: &ForwardPlan) -> Result<Executable, OpError> {
         let mut tapped = self.lock();
         let exe = tapped.backend.compile(plan)?;
-        if let Some(delay) = tapped.delay {
-            tapped.backend.plant(delay, exe, plan)?;
+        if let Some(delay) = tapped.delay
+            && let Err(e) = tapped.backend.plant(delay, exe, plan)
+        {
+            tapped.backend.release(exe);
+            return Err(e);
         }
         tapped.plans.insert(exe.0, plan.clone());
         Ok(exe)
-    }
-    fn rest(&mut self) {
-        self.lock().backend.rest();
-    }
-    fn pages(&self) -> Reading<BTreeMap<String, PageUse>> {
-        self.lock().backend.pages()
     }
     fn release(&mut self, exe: Executable) {
         let mut tapped = self.lock();
@@ -177,16 +158,5 @@ impl<B: Shared> Backend for Tap<B> {
             tapped.seen = Some(Seen { exe, plan, batch: batch.clone(), answer: out.rows.clone() });
         }
         Ok(())
-    }
-    fn run_apart(
-        &mut self,
-        exe: Executable,
-        batch: &Batch,
-        rows: &[usize],
-        out: &mut StepOutput,
-        launched: &mut Vec<Launched>,
-    ) -> Result<(), OpError> {
-        let mut tapped = self.lock();
-        tapped.backend.run_apart(exe, batch, rows, out, launched)
     }
 }

@@ -169,56 +169,9 @@ pub trait Backend: Send {
 
 /// What is behind a pointer is as good as what is not: wrappers take either.
 impl<B: Backend + ?Sized> Backend for Box<B> {
-    fn describe(&self) -> BackendInfo {
-        (**self).describe()
-    }
-    fn variants(&self) -> &[Variant] {
-        (**self).variants()
-    }
-    fn device_bytes(&self) -> Reading<u64> {
-        (**self).device_bytes()
-    }
-    fn pack(&mut self, weight: &Weight) -> Result<WeightId, OpError> {
-        (**self).pack(weight)
-    }
-    fn alloc_kv(&mut self, shape: KvShape, pages: usize, page_tokens: usize) -> Result<KvId, OpError> {
-        (**self).alloc_kv(shape, pages, page_tokens)
-    }
-    fn free_kv(&mut self, kv: KvId) -> Result<(), OpError> {
-        (**self).free_kv(kv)
-    }
-    fn copy_kv(&mut self, from: KvSpan, to: KvSpan) -> Result<(), OpError> {
-        (**self).copy_kv(from, to)
-    }
-    fn read_kv(&mut self, span: KvSpan) -> Result<Vec<u8>, OpError> {
-        (**self).read_kv(span)
-    }
-    fn write_kv(&mut self, span: KvSpan, bytes: &[u8]) -> Result<(), OpError> {
-        (**self).write_kv(span, bytes)
-    }
-    fn pages(&self) -> Reading<BTreeMap<String, PageUse>> {
-        (**self).pages()
-    }
-    fn rest(&mut self) {
-        (**self).rest();
-    }
-    fn compile(&mut self, plan: &ForwardPlan) -> Result<Executable, OpError> {
-        (**self).compile(plan)
-    }
-    fn release(&mut self, exe: Executable) {
-        (**self).release(exe);
-    }
-    fn run(&mut self, exe: Executable, batch: &Batch, out: &mut StepOutput) -> Result<(), OpError> {
-        (**self).run(exe, batch, out)
-    }
-    fn run_apart(
-        &mut self,
-        exe: Executable,
-        batch: &Batch,
-        rows: &[usize],
-        out: &mut StepOutput,
-        launched: &mut Vec<Launched>,
-    ) -> Result<(), OpError> {
-        (**self).run_apart(exe, batch, rows, out, launched)
-    }
+    crate::hand_on!(
+        this => **this;
+        describe, variants, device_bytes, pack, alloc_kv, free_kv, copy_kv, read_kv, write_kv, rest, pages, compile,
+        release, run, run_apart
+    );
 }

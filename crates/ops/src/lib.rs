@@ -14,6 +14,7 @@ pub mod check;
 pub mod class;
 pub mod conformance;
 pub mod exact;
+mod hand_on;
 pub mod isa;
 pub mod op;
 pub mod plan;

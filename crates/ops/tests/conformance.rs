@@ -1,13 +1,10 @@
 //! The conformance table itself: complete, answered by the reference, and able to find faults.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use tare_core::{Format, PageUse, Reading, Weight};
+use tare_core::Format;
 use tare_ops::conformance::{Case, Closeness, cases, check, run, uncovered};
-use tare_ops::{
-    Backend, BackendInfo, Batch, Executable, ForwardPlan, KvId, KvShape, KvSpan, Launched, OpError, OpName,
-    ReferenceBackend, StepOutput, Variant, WeightId,
-};
+use tare_ops::{Backend, Batch, Executable, ForwardPlan, OpError, OpName, ReferenceBackend, StepOutput};
 
 #[test]
 fn names_are_unique() {
@@ -129,54 +126,14 @@ impl Planted {
 }
 
 impl Backend for Planted {
-    fn device_bytes(&self) -> Reading<u64> {
-        self.inner.device_bytes()
-    }
-    fn rest(&mut self) {
-        self.inner.rest();
-    }
-    fn pages(&self) -> Reading<BTreeMap<String, PageUse>> {
-        self.inner.pages()
-    }
-    fn run_apart(
-        &mut self,
-        exe: Executable,
-        batch: &Batch,
-        rows: &[usize],
-        out: &mut StepOutput,
-        launched: &mut Vec<Launched>,
-    ) -> Result<(), OpError> {
-        self.inner.run_apart(exe, batch, rows, out, launched)
-    }
-    fn describe(&self) -> BackendInfo {
-        self.inner.describe()
-    }
-    fn variants(&self) -> &[Variant] {
-        self.inner.variants()
-    }
-    fn pack(&mut self, weight: &Weight) -> Result<WeightId, OpError> {
-        self.inner.pack(weight)
-    }
-    fn alloc_kv(&mut self, shape: KvShape, pages: usize, page_tokens: usize) -> Result<KvId, OpError> {
-        self.inner.alloc_kv(shape, pages, page_tokens)
-    }
-    fn free_kv(&mut self, kv: KvId) -> Result<(), OpError> {
-        self.inner.free_kv(kv)
-    }
-    fn copy_kv(&mut self, from: KvSpan, to: KvSpan) -> Result<(), OpError> {
-        self.inner.copy_kv(from, to)
-    }
-    fn read_kv(&mut self, span: KvSpan) -> Result<Vec<u8>, OpError> {
-        self.inner.read_kv(span)
-    }
-    fn write_kv(&mut self, span: KvSpan, bytes: &[u8]) -> Result<(), OpError> {
-        self.inner.write_kv(span, bytes)
-    }
+    tare_ops::hand_on!(
+        this => this.inner;
+        describe, variants, device_bytes, pack, alloc_kv, free_kv, copy_kv, read_kv, write_kv, rest, pages, release,
+        run_apart
+    );
+
     fn compile(&mut self, plan: &ForwardPlan) -> Result<Executable, OpError> {
         self.inner.compile(&self.plan(plan))
-    }
-    fn release(&mut self, exe: Executable) {
-        self.inner.release(exe);
     }
     fn run(&mut self, exe: Executable, batch: &Batch, out: &mut StepOutput) -> Result<(), OpError> {
         let batch = self.batch(batch);

@@ -53,7 +53,7 @@ fn write(model: &Model, target: Target, output: &Path) -> Result<Converted> {
 }
 
 /// The model `name` as a file of `format`, its head in `head` where that is another: written once into the user's data
-/// folder, under the digest of its values.
+/// folder, under the digest of its values and what tells this build's encoders from others.
 pub(crate) fn written_as(name: &str, format: &str, head: Option<&str>, settings: &Settings) -> Result<String> {
     let target = target(format, head)?;
     let model = open_model(name, settings)?;
@@ -61,7 +61,9 @@ pub(crate) fn written_as(name: &str, format: &str, head: Option<&str>, settings:
     let label = model.describe()?.name;
     let ending = if matches!(target, Target::Gguf { .. }) { ".gguf" } else { "" };
     let head = head.filter(|h| *h != format).map(|h| format!("-head-{h}")).unwrap_or_default();
-    let path = settings.home.join("written").join(format!("{label}-{format}{head}-{}{ending}", &digest[..12]));
+    let version = target.version()?;
+    let name = format!("{label}-{format}{head}-{}-{version}{ending}", &digest[..12]);
+    let path = settings.home.join("written").join(name);
     if !path.exists() {
         std::fs::create_dir_all(settings.home.join("written"))
             .with_context(|| format!("cannot make {}", settings.home.join("written").display()))?;

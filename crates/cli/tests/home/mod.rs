@@ -4,14 +4,43 @@ use assert_cmd::assert::Assert;
 use serde_json::Value;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::LazyLock;
+use std::time::Duration;
+use tare_probe::Host;
+use tare_probe::ceilings::{Ceilings, Effort};
+
+/// Where a home keeps the ceilings of its host.
+const CEILINGS: &str = "ceilings.json";
+/// Milliseconds instead of seconds, and kept however busy the host is.
+const ROUGHLY: Effort = Effort {
+    buffer_bytes_limit: 8 << 20,
+    fill_ns_limit: 500_000_000,
+    rounds: 5,
+    read_series_ns: 0,
+    fma_round_ns: 1_000_000,
+    quiet_window: Duration::ZERO,
+    busy_limit: 1.0,
+};
 
 /// TARE_HOME of one test; it goes with the test.
 pub(crate) struct Home(tempfile::TempDir);
 
 impl Home {
-    /// An empty one.
+    /// One with nothing but ceilings of this host, which are measured once and roughly: every command that needs them would
+    /// spend seconds, as what is measured beside other tests is not kept.
     pub(crate) fn new() -> Self {
-        Self(tempfile::tempdir().unwrap())
+        static KEPT: LazyLock<Vec<u8>> = LazyLock::new(|| {
+            let folder = tempfile::tempdir().unwrap();
+            let file = folder.path().join(CEILINGS);
+            Ceilings::kept_at(&file, &Host::read(), &ROUGHLY);
+            std::fs::read(file).unwrap_or_default()
+        });
+        let home = tempfile::tempdir().unwrap();
+        // A host that cannot keep them measures them whenever they are asked for.
+        if !KEPT.is_empty() {
+            std::fs::write(home.path().join(CEILINGS), &*KEPT).unwrap();
+        }
+        Self(home)
     }
 
     /// A path inside it.

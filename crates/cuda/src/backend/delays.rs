@@ -161,21 +161,21 @@ impl<D: Device> CudaBackend<D> {
 
     /// What delays are made with, their rate measured anew.
     fn pacer(&mut self) -> Result<Pacer, OpError> {
-        let (kernel, count) = match self.pacer {
-            Some(pacer) => (pacer.kernel, pacer.count),
+        let mut pacer = match self.pacer {
+            Some(Pacer { kernel, count, .. }) => Pacer { kernel, count, cycles_per_ns: 1.0, empty_ns: 0.0 },
             None => {
                 let kernel = self.device.kernel(&Unit::delay(), "delay")?;
                 let count = self.device.alloc("the count of delays", size_of::<u64>())?;
-                self.device.fill(count, size_of::<u64>(), 0)?;
-                (kernel, count)
+                // Kept before it is measured: who asks again after a failure needs no other memory.
+                *self.pacer.insert(Pacer { kernel, count, cycles_per_ns: 1.0, empty_ns: 0.0 })
             }
         };
-        let mut pacer = Pacer { kernel, count, cycles_per_ns: 1.0, empty_ns: 0.0 };
+        self.device.fill(pacer.count, size_of::<u64>(), 0)?;
         let long_ns = self.usual_ns(&[pacer.cycles(LONG_CYCLES)], WARM_UPS)?;
         let one_ns = self.usual_ns(&[pacer.cycles(0)], 1)?;
         let row_ns = self.usual_ns(&vec![pacer.cycles(0); 1 + ROW], 1)?;
         // What was counted while measuring is no delay of a step.
-        self.device.fill(count, size_of::<u64>(), 0)?;
+        self.device.fill(pacer.count, size_of::<u64>(), 0)?;
         pacer.cycles_per_ns = LONG_CYCLES as f64 / long_ns.saturating_sub(one_ns).max(1) as f64;
         pacer.empty_ns = row_ns.saturating_sub(one_ns) as f64 / ROW as f64;
         self.pacer = Some(pacer);

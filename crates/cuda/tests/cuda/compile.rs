@@ -140,9 +140,17 @@ fn fetched_compiler_fills_a_folder_on_many_threads() {
     let files: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|f| f.unwrap().path()).collect();
     assert!(files.len() == 3 && files.iter().all(|f| f.extension().is_some_and(|e| e == "cubin")), "{files:?}");
     assert!(cubins.missing(&units).is_empty());
-    for unit in &units {
-        assert!(cubins.of(unit).unwrap().starts_with(b"\x7fELF"));
+    let of_all = || units.iter().all(|unit| cubins.of(unit).unwrap().starts_with(b"\x7fELF"));
+    assert!(of_all());
+    // Files that were cut short, changed and emptied are made anew.
+    let spoils: [fn(&mut Vec<u8>); 3] = [|b| b.truncate(b.len() / 2), |b| b[100] ^= 1, |b| b.clear()];
+    for (file, spoil) in files.iter().zip(spoils) {
+        let mut bytes = std::fs::read(file).unwrap();
+        spoil(&mut bytes);
+        std::fs::write(file, bytes).unwrap();
     }
+    assert_eq!(cubins.missing(&units).len(), 3);
+    assert!(of_all() && cubins.missing(&units).is_empty());
     let broken = Unit { text: "extern \"C\" __global__ void f() { g(); }".into(), ..of("rope") };
     let refused = cubins.prepare(&[broken], 2, &|_, _| {}).unwrap_err().to_string();
     assert!(refused.contains("rope") && refused.contains("undefined"), "{refused}");

@@ -1,5 +1,6 @@
 //! The backend and its kernels, on a host that stands in for a device and on a device where there is one.
 
+mod bounds;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod compile;
 mod conformance;

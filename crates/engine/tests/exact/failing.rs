@@ -2,12 +2,9 @@
 
 use crate::rig::{PAGED, PLAIN, Rig, collect, full, prompts, run, sampled};
 use std::collections::BTreeMap;
-use tare_core::{Fault, PageUse, Reading};
+use tare_core::Fault;
 use tare_engine::Request;
-use tare_ops::{
-    Backend, BackendInfo, Batch, Executable, ForwardPlan, KvId, KvShape, KvSpan, Launched, OpError, ReferenceBackend,
-    StepOutput, Variant, WeightId,
-};
+use tare_ops::{Backend, Batch, Executable, KvId, KvShape, OpError, ReferenceBackend, StepOutput};
 
 /// The reference backend, except that each third forward and each seventh region fail.
 struct Flaky {
@@ -27,55 +24,15 @@ fn each(count: &mut usize, n: usize) -> Result<(), OpError> {
 }
 
 impl Backend for Flaky {
-    fn device_bytes(&self) -> Reading<u64> {
-        self.inner.device_bytes()
-    }
-    fn rest(&mut self) {
-        self.inner.rest();
-    }
-    fn pages(&self) -> Reading<BTreeMap<String, PageUse>> {
-        self.inner.pages()
-    }
-    fn run_apart(
-        &mut self,
-        exe: Executable,
-        batch: &Batch,
-        rows: &[usize],
-        out: &mut StepOutput,
-        launched: &mut Vec<Launched>,
-    ) -> Result<(), OpError> {
-        self.inner.run_apart(exe, batch, rows, out, launched)
-    }
-    fn describe(&self) -> BackendInfo {
-        self.inner.describe()
-    }
-    fn variants(&self) -> &[Variant] {
-        self.inner.variants()
-    }
-    fn pack(&mut self, weight: &tare_core::Weight) -> Result<WeightId, OpError> {
-        self.inner.pack(weight)
-    }
+    tare_ops::hand_on!(
+        this => this.inner;
+        describe, variants, device_bytes, pack, free_kv, copy_kv, read_kv, write_kv, rest, pages, compile, release,
+        run_apart
+    );
+
     fn alloc_kv(&mut self, shape: KvShape, pages: usize, page_tokens: usize) -> Result<KvId, OpError> {
         each(&mut self.regions, 7)?;
         self.inner.alloc_kv(shape, pages, page_tokens)
-    }
-    fn free_kv(&mut self, kv: KvId) -> Result<(), OpError> {
-        self.inner.free_kv(kv)
-    }
-    fn copy_kv(&mut self, from: KvSpan, to: KvSpan) -> Result<(), OpError> {
-        self.inner.copy_kv(from, to)
-    }
-    fn read_kv(&mut self, span: KvSpan) -> Result<Vec<u8>, OpError> {
-        self.inner.read_kv(span)
-    }
-    fn write_kv(&mut self, span: KvSpan, bytes: &[u8]) -> Result<(), OpError> {
-        self.inner.write_kv(span, bytes)
-    }
-    fn compile(&mut self, plan: &ForwardPlan) -> Result<Executable, OpError> {
-        self.inner.compile(plan)
-    }
-    fn release(&mut self, exe: Executable) {
-        self.inner.release(exe);
     }
     fn run(&mut self, exe: Executable, batch: &Batch, out: &mut StepOutput) -> Result<(), OpError> {
         each(&mut self.runs, 3)?;

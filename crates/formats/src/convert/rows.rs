@@ -1,7 +1,7 @@
 //! Rows of one weight, packed anew run by run.
 
 use crate::codec::dequantize_row;
-use crate::quantize::quantize;
+use crate::quantize::quantize_from;
 use tare_core::{DType, Fault, Format, Weight, WeightData};
 
 /// Values in memory at a time (16 MiB of F32).
@@ -44,18 +44,20 @@ pub(super) fn each_run<E: From<Fault>>(
     let (rows, cols) = (w.rows(), w.cols());
     let step = (RUN / cols.max(1)).clamp(1, rows.max(1));
     let mut values = vec![0.0; step * cols];
+    // A vector has its elements where a matrix has its rows.
+    let source = |row, col| if rows == 1 { (0, order.source(col)) } else { (order.source(row), col) };
     for start in (0..rows).step_by(step) {
         let n = step.min(rows - start);
         let values = &mut values[..n * cols];
         for (i, row) in values.chunks_exact_mut(cols).enumerate() {
-            let from = if rows == 1 { 0 } else { order.source(start + i) };
-            dequantize_row(w, from, row);
+            dequantize_row(w, source(start + i, 0).0, row);
         }
         if rows == 1 && order != Order::Same {
             let read = values.to_vec();
-            values.iter_mut().enumerate().for_each(|(i, v)| *v = read[order.source(i)]);
+            values.iter_mut().enumerate().for_each(|(i, v)| *v = read[source(0, i).1]);
         }
-        sink(&quantize(w.name(), n, cols, values, format, scale_dtype)?)?;
+        let place = |row, col| source(start + row, col);
+        sink(&quantize_from(w.name(), (n, cols), values, (format, scale_dtype), &place)?)?;
     }
     Ok(())
 }
@@ -64,6 +66,23 @@ pub(super) fn each_run<E: From<Fault>>(
 mod tests {
     use super::*;
     use tare_core::Blob;
+
+    #[test]
+    fn what_cannot_be_packed_is_named_by_its_place_in_the_file() {
+        let bytes = |odd: usize| {
+            let value = |i| if i == odd { f32::MAX } else { 0.0 };
+            Blob::from_vec((0..8 * 32).flat_map(|i| value(i).to_le_bytes()).collect::<Vec<u8>>())
+        };
+        let order = Order::Pairs { head_size: 4 };
+        for (odd, place) in [(0, "[0, 0]"), (6 * 32 + 5, "[6, 5]")] {
+            let w = Weight::blocks("w", Format::F32, 8, 32, bytes(odd)).unwrap();
+            let e = each_run::<Fault>(&w, order, (Format::Q8_0, DType::F32), &mut |_| Ok(())).unwrap_err();
+            assert!(e.to_string().contains(place), "{e}");
+        }
+        let w = Weight::blocks("w", Format::F32, 1, 8 * 32, bytes(6)).unwrap();
+        let e = each_run::<Fault>(&w, order, (Format::F16, DType::F32), &mut |_| Ok(())).unwrap_err();
+        assert!(e.to_string().contains("[0, 6]"), "{e}");
+    }
 
     #[test]
     fn pair_order_interleaves_the_halves_of_each_head() {

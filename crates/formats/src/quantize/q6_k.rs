@@ -18,15 +18,17 @@ const REACHES: [f32; 5] = [-34.0, -33.0, -32.0, -31.0, -30.0];
 
 /// One block. The group with the widest step takes the scale -128; every other one the scale, of the three nearest to
 /// its wish, whose squared error is least. Values of which even the largest is below a half of `2^-24 * 4096`, the least
-/// F16 that scales can be multiples of, become zeros.
-pub fn q6_k(values: &[f32; SUPER], out: &mut [u8; 210]) {
+/// F16 that scales can be multiples of, become zeros. No value is larger than [`super::most`]: where a fit clips it so that
+/// its step would be beyond F16, the largest F16 takes its place, which holds the value still.
+pub(super) fn q6_k(values: &[f32; SUPER], out: &mut [u8; 210]) {
     let groups = values.as_chunks::<GROUP>().0;
     let mut wanted = [0.0f32; SUPER / GROUP];
     for (step, group) in wanted.iter_mut().zip(groups) {
         *step = fit(group);
     }
     let widest = wanted.iter().fold(0.0f32, |m, &s| if m.abs() < s.abs() { s } else { m });
-    let d = f16::from_f32(widest / -128.0);
+    let reach = f16::MAX.to_f32();
+    let d = f16::from_f32((widest / -128.0).clamp(-reach, reach));
     out[208..].copy_from_slice(&d.to_le_bytes());
     let d = d.to_f32();
     let mut codes = [0; SUPER];
@@ -115,6 +117,20 @@ mod tests {
         q6_k(&values, &mut block);
         decoded(&block, &mut back);
         assert_eq!(back, values);
+    }
+
+    #[test]
+    fn the_largest_values_have_a_scale() {
+        let most = crate::quantize::most(tare_core::Format::Q6K, tare_core::DType::F32);
+        let spread = |i: usize| most * (1.0 - (i % 7) as f32 / 3.0);
+        for values in [[most; SUPER], [-most; SUPER], std::array::from_fn(spread)] {
+            let (mut block, mut back) = ([0; 210], [0.0; SUPER]);
+            q6_k(&values, &mut block);
+            decoded(&block, &mut back);
+            for (v, b) in values.iter().zip(back) {
+                assert!((v - b).abs() <= most / 16.0, "{v:e} became {b:e}");
+            }
+        }
     }
 
     #[test]

@@ -75,7 +75,9 @@ impl Keeping<'_> {
 fn draft<R: TakenApart>(record: &Record, looked: &Looked<R>, top: &Ranked) -> Decision {
     let replay = looked.replays.iter().find(|r| r.id == top.replay);
     let part = replay.and_then(|r| r.document.parts().into_iter().find(|p| p.name == top.group));
-    let kernels = part.as_ref().map_or_else(String::new, |p| p.kernels.join(", "));
+    let mut kernels: Vec<&str> = part.iter().flat_map(|p| p.kernels.iter().map(|(key, _)| *key)).collect();
+    kernels.dedup();
+    let kernels = kernels.join(", ");
     let bytes = human_bytes(part.map_or(0, |p| p.bytes));
     let bound = match top.bound {
         Resource::Bytes => format!("its floor is the reading of {bytes} from memory"),

@@ -28,19 +28,19 @@ pub(super) struct Taken {
 
 /// A step that ran launch by launch.
 #[derive(Debug)]
-pub(super) struct TakenStep {
+pub(crate) struct TakenStep {
     /// Which, for people.
     pub(super) at: String,
     /// Which of the engine's plans ran.
     pub(super) plan: usize,
     /// What the backend was handed.
-    pub(super) batch: Batch,
+    pub(crate) batch: Batch,
     /// The rows that were looked at.
     pub(super) rows: Vec<usize>,
     /// What its launches left of them.
     pub(super) launched: Vec<Launched>,
     /// What it gave.
-    pub(super) answers: Vec<RowOutput>,
+    pub(crate) answers: Vec<RowOutput>,
     /// The cache of each table before it and after it.
     pub(super) before: Vec<Cached>,
     pub(super) after: Vec<Cached>,
@@ -90,8 +90,11 @@ fn run(engine: &mut Engine, request: &ClockedRequest, taken: &mut Taken) -> Resu
     Ok(())
 }
 
-/// Runs one step, and adds it also when it fails.
-fn take_apart(
+/// Runs one step, and adds it also when it fails. All of a few rows are looked at.
+///
+/// # Errors
+/// When the backend fails, or does not take steps apart.
+pub(crate) fn take_apart(
     backend: &mut dyn Backend,
     forward: Forward<'_>,
     shape: KvShape,

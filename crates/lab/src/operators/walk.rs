@@ -91,35 +91,59 @@ impl<'a, 'r> Walk<'a, 'r> {
         self.held(call, id)?.iter().map(Bounds::numbers).collect::<Option<_>>().ok_or_else(open)
     }
 
+    /// What a call gives on what the launches before it left.
+    ///
+    /// # Errors
+    /// As [`Walk::all`], or when the call gives no rows: it stores them, or draws from them.
+    pub(super) fn alone(mut self, call: usize) -> Result<Vec<Bounds>, LabError> {
+        let before = self.step.launched.iter().filter(|launch| launch.calls.end <= call);
+        for left in before.flat_map(|launch| &launch.left) {
+            let rows = left.values.chunks_exact(self.plan.buffer(left.buffer).width);
+            self.held[left.buffer.0 as usize] = Some(rows.map(Bounds::exactly).collect());
+        }
+        self.given(call)
+    }
+
     /// Computes a call on what the buffers hold.
     fn call(&mut self, call: usize) -> Result<(), LabError> {
         let op = &self.plan.calls[call].op;
-        let rows = match op {
+        match op {
             Op::KvAppend { layer, k, v } => {
                 self.stored(call, *layer as usize, Half::Key, *k)?;
                 return self.stored(call, *layer as usize, Half::Value, *v);
             }
             Op::Sample { logits } => return self.sampled(call, *logits),
+            _ => {}
+        }
+        let rows = self.given(call)?;
+        if let Some(out) = op.writes() {
+            self.held[out.0 as usize] = Some(rows);
+        }
+        Ok(())
+    }
+
+    /// The rows that a call writes, by what the buffers hold.
+    fn given(&mut self, call: usize) -> Result<Vec<Bounds>, LabError> {
+        match &self.plan.calls[call].op {
             Op::Linear { x, weight, bias, accumulate, out, .. } => {
                 let bias = bias.map(|b| self.exactly.vector(self.plan, b)).transpose()?;
                 let weight = self.exactly.weight(self.plan, *weight)?;
                 let before = if *accumulate { Some(self.held(call, *out)?) } else { None };
                 let product = Product { weight: &weight, bias: bias.as_deref(), x: self.held(call, *x)?, before };
-                self.exactly.product(&self.plan.calls[call], product)?
+                self.exactly.product(&self.plan.calls[call], product)
             }
             Op::Attention { q, .. } => {
                 let rows = self.step.rows.iter().map(|t| self.step.batch.rows[*t]);
                 let rows: Vec<_> = rows.zip(self.known(call, *q)?).collect();
                 let e = self.plan.kv.head_size;
-                self.exactly.attention(&self.plan.calls[call], e, &rows, &self.step.after)?
+                self.exactly.attention(&self.plan.calls[call], e, &rows, &self.step.after)
             }
-            Op::SwiGlu { gate, up, .. } => self.gated(call, *gate, *up)?,
-            other => self.row_by_row(call, other)?,
-        };
-        if let Some(out) = op.writes() {
-            self.held[out.0 as usize] = Some(rows);
+            Op::SwiGlu { gate, up, .. } => self.gated(call, *gate, *up),
+            Op::KvAppend { .. } | Op::Sample { .. } => {
+                Err(LabError::Judge(format!("{} writes no rows that could be compared", self.name(call))))
+            }
+            other => self.row_by_row(call, other),
         }
-        Ok(())
     }
 
     /// Operators without sums over more than a row, as the reference computes them.

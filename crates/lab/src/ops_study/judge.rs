@@ -1,13 +1,15 @@
 //! Whether the kernels of an operator answer rightly, before any of them is timed.
 
 use tare_core::Fault;
-use tare_formats::codec::dequantize;
-use tare_ops::exact::{self, Bounds, Taken};
-use tare_ops::{Backend, Batch, BufId, Launched, Op, Order, ReferenceBackend, Slack, StepOutput};
+use tare_engine::Forward;
+use tare_ops::exact::Bounds;
+use tare_ops::{Backend, Batch, Order, ReferenceBackend, StepOutput, Variant};
 
-use super::operator::{Operator, Stand};
+use super::operator::{Feeds, Operator, PAGE_TOKENS, Stand, token};
 use super::{Arm, Bench};
 use crate::LabError;
+use crate::operators::{TakenStep, alone, take_apart};
+use crate::rig::Rig;
 
 impl Bench<'_> {
     /// On the rows that are timed every kernel must answer as the reference does, bit for bit; one with an order of its own
@@ -19,62 +21,120 @@ impl Bench<'_> {
         arms: &[Arm],
         batch: &Batch,
     ) -> Result<(), LabError> {
-        let mut judge = ReferenceBackend::new();
         self.reference.clear();
-        let asked = of.stand(&mut judge, &mut self.reference)?;
-        let exe = judge.compile(&asked.plan)?;
-        let (mut out, mut left) = (StepOutput::default(), Vec::new());
-        let questions = asked.asked(of);
-        let rows: Vec<usize> = (0..questions.rows.len()).collect();
-        judge.run_apart(exe, &questions, &rows, &mut out, &mut left)?;
-        let want = Stand::outputs(of, &questions, &out.rows);
+        let reference = Answers::of(of, &mut self.reference)?;
+        let mut out = StepOutput::default();
         for arm in arms {
             self.tap.with(|cpu| cpu.run(arm.wholes[0], batch, &mut out))?;
             let got = Stand::outputs(of, batch, &out.rows);
-            let promise = self.tap.variants().iter().find(|v| v.key == arm.kernel).map(|v| (v.order, v.slack));
-            let bounds = match promise {
-                Some((Order::Free, slack)) => Some(exactly(of, &asked, &left[..asked.call], slack)?),
-                _ => None,
-            };
-            let same = |i: usize| match &bounds {
-                Some(bounds) => bounds.off(i, got[i]) <= 1.0,
-                None => got[i].to_bits() == want[i].to_bits(),
-            };
-            let off = if got.len() == want.len() { (0..got.len()).find(|i| !same(*i)) } else { Some(0) };
-            if let Some(i) = off {
-                let say = |v: &[f32]| format!("{:?} at {i} of {} values", v.get(i), v.len());
+            let bounds = reference.bounds(of, (self.study.rig, self.tap.variants()), &arm.kernel)?;
+            if let Some(i) = astray(&bounds, &got) {
+                let place = |of: usize| format!("at {i} of {of} values");
+                let (value, limit) = (bounds.value.get(i), bounds.limit.get(i));
+                let want = format!("{value:?} within {limit:?} {}", place(bounds.value.len()));
                 let where_ = format!("{} of {} on {} rows", arm.kernel, stand.plan.name, of.rows);
-                return Err(Fault::new(where_, say(&want), say(&got)).into());
+                return Err(Fault::new(where_, want, format!("{:?} {}", got.get(i), place(got.len()))).into());
             }
         }
         Ok(())
     }
 }
 
-/// What the operator gives exactly on what the calls before it left, row by row.
-fn exactly(of: &Operator<'_>, asked: &Stand, left: &[Launched], slack: Slack) -> Result<Bounds, LabError> {
-    let (Op::Linear { x, out, .. }, Op::Linear { weight, bias, accumulate, rounding, .. }) =
-        (&asked.plan.calls[asked.call].op, of.op())
-    else {
-        let expected = "a linear, whose limits in any order this study knows";
-        let fault = Fault::new("operator", expected, of.op().name().to_string());
-        return Err(fault.remedy("ask for linears alone, or take a class in the reference's order").into());
+/// The first value that is not what it should be.
+fn astray(bounds: &Bounds, got: &[f32]) -> Option<usize> {
+    let same = |i: usize| match bounds.limit[i] {
+        0.0 => (bounds.value[i] as f32).to_bits() == got[i].to_bits(),
+        _ => bounds.off(i, got[i]) <= 1.0,
     };
-    let fed = |id: BufId| -> Vec<Bounds> {
-        let width = asked.plan.buffer(id).width;
-        let last = left.iter().flat_map(|l| &l.left).rfind(|l| l.buffer == id);
-        last.map_or_else(Vec::new, |l| l.values.chunks_exact(width).map(Bounds::exactly).collect())
-    };
-    let (_, weight) = of.weight(*weight)?;
-    let x: Vec<Taken> = fed(*x).iter().map(|row| Taken::new(row, *rounding, slack)).collect();
-    let mut rows = exact::products(&weight, slack, 0..weight.rows(), &x);
-    if let Some(bias) = bias {
-        let bias = Bounds::exactly(&dequantize(&of.weight(*bias)?.1));
-        rows.iter_mut().for_each(|row| row.add(&bias));
+    if got.len() == bounds.value.len() { (0..got.len()).find(|i| !same(*i)) } else { Some(0) }
+}
+
+/// The judged rows of an operator on the reference, call by call.
+struct Answers {
+    stand: Stand,
+    step: TakenStep,
+}
+
+impl Answers {
+    fn of(of: &Operator<'_>, feeds: &mut Feeds) -> Result<Self, LabError> {
+        let mut reference = ReferenceBackend::new();
+        let stand = of.stand(&mut reference, feeds)?;
+        let exe = reference.compile(&stand.plan)?;
+        let (batch, mut out, mut steps) = (stand.asked(of), StepOutput::default(), Vec::new());
+        let forward = Forward { plan: 0, exe, batch: &batch, page_tokens: &[PAGE_TOKENS], out: &mut out };
+        take_apart(&mut reference, forward, stand.plan.kv, &mut steps)?;
+        let step = steps.pop().ok_or_else(|| Fault::new("reference", "a step taken apart", "none"))?;
+        Ok(Self { stand, step })
     }
-    if *accumulate {
-        rows.iter_mut().zip(fed(*out)).for_each(|(row, before)| row.add(&before));
+
+    /// What the operator gives on `kernel`, one judged row after the other: what the reference gave, or exact results and
+    /// the limits of a kernel with an order of its own.
+    fn bounds(
+        &self,
+        of: &Operator<'_>,
+        (rig, variants): (&Rig<'_>, &[Variant]),
+        kernel: &str,
+    ) -> Result<Bounds, LabError> {
+        if variants.iter().all(|v| v.key != kernel || v.order == Order::Reference) {
+            return Ok(Bounds::exactly(&Stand::outputs(of, &self.step.batch, &self.step.answers)));
+        }
+        let (plan, sequence) = (self.stand.on(kernel), (0..of.context).map(token).collect::<Vec<u32>>());
+        let rows = alone((rig, variants), (&plan, self.stand.call), &self.step, &sequence)?;
+        let (value, limit) = rows.into_iter().map(|row| (row.value, row.limit)).unzip::<_, _, Vec<_>, Vec<_>>();
+        Ok(Bounds { value: value.concat(), limit: limit.concat() })
     }
-    let (value, limit) = rows.into_iter().map(|row| (row.value, row.limit)).unzip::<_, _, Vec<_>, Vec<_>>();
-    Ok(Bounds { value: value.concat(), limit: limit.concat() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::On;
+    use crate::ops_study::operator::takers;
+    use tare_cpu::{CpuConfig, detect_isa};
+    use tare_model::{Model, PlanSpec};
+    use tare_ops::{Class, OpName};
+
+    /// Every kernel that a study of a free class may time has a judge that takes its answer and no other one.
+    #[test]
+    fn every_operator_of_a_free_class_is_judged() {
+        let model = Model::open("synthetic:qwen3-tiny?format=w4g128").unwrap();
+        let rig = Rig {
+            model: &model,
+            on: On::Cpu,
+            cpu: CpuConfig { threads: 2, isa: detect_isa(), pin: false },
+            plan: PlanSpec::find("paged").unwrap(),
+            class: Class::by_name("w4a16-free").unwrap(),
+            context: 64,
+            max_rows: 32,
+            delay: None,
+        };
+        let engine = rig.engine().unwrap();
+        let largest = engine.resolved().last().unwrap();
+        let mut free = Vec::new();
+        for choice in &largest.choices {
+            if matches!(choice.op, OpName::KvAppend | OpName::SelectRows | OpName::Sample) {
+                continue;
+            }
+            let of = Operator { model: &model, plan: &largest.plan, call: choice.calls[0], rows: 5, context: 40 };
+            let answers = Answers::of(&of, &mut Feeds::new()).unwrap();
+            let mut tap = rig.tap().unwrap();
+            let stand = of.stand(&mut tap, &mut Feeds::new()).unwrap();
+            for kernel in takers(&tap, of.op(), &of.shape()) {
+                let (exe, batch) = (stand.compile(&mut tap, &kernel).unwrap(), stand.timed(&of));
+                let mut out = StepOutput::default();
+                tap.run(exe, &batch, &mut out).unwrap();
+                let right = Stand::outputs(&of, &batch, &out.rows);
+                let mut turned = right.clone();
+                turned.rotate_left(1);
+                let bounds = answers.bounds(&of, (&rig, tap.variants()), &kernel).unwrap();
+                assert_eq!(astray(&bounds, &right), None, "{kernel}");
+                assert!(astray(&bounds, &turned).is_some(), "{kernel}: each value is that of its neighbour");
+                assert_eq!(astray(&bounds, &right[1..]), Some(0), "{kernel}: a value lacks");
+                if tap.variants().iter().any(|v| v.key == kernel && v.order == Order::Free) {
+                    free.push(choice.op);
+                }
+            }
+        }
+        assert!([OpName::Linear, OpName::Attention].iter().all(|op| free.contains(op)), "{free:?}");
+    }
 }

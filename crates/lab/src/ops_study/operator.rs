@@ -19,7 +19,7 @@ use crate::work::mix;
 /// Rows of a feed: the most that a study asks for.
 pub const MOST_ROWS: usize = 256;
 /// Tokens of a page of the operator's cache.
-const PAGE_TOKENS: usize = 16;
+pub(super) const PAGE_TOKENS: usize = 16;
 /// Rows of a step that the reference is asked about.
 const JUDGED: usize = 4;
 
@@ -236,10 +236,15 @@ pub(super) fn takers(backend: &dyn Backend, op: &Op, shape: &OpShape) -> Vec<Str
     backend.variants().iter().filter(takes).map(|v| v.key.clone()).collect()
 }
 
+/// The token of a slot, and so the row of a feed that it brings.
+pub(super) fn token(slot: usize) -> u32 {
+    (slot % MOST_ROWS) as u32
+}
+
 /// Rows at `slots` of one sequence; those in `wanted` want their logits.
 fn batch(kv: KvId, context: usize, slots: &[usize], wanted: &[usize]) -> Batch {
     let row = |slot: &usize| Row {
-        token: TokenSource::Id((slot % MOST_ROWS) as u32),
+        token: TokenSource::Id(token(*slot)),
         position: *slot as u32,
         table: 0,
         slot: *slot as u32,
@@ -256,9 +261,14 @@ impl Stand {
     /// # Errors
     /// When the backend refuses.
     pub(super) fn compile(&self, backend: &mut dyn Backend, kernel: &str) -> Result<Executable, LabError> {
+        Ok(backend.compile(&self.on(kernel))?)
+    }
+
+    /// The plan with the operator on `kernel`.
+    pub(super) fn on(&self, kernel: &str) -> ForwardPlan {
         let mut plan = self.plan.clone();
         plan.calls[self.call].kernel = kernel.to_string();
-        Ok(backend.compile(&plan)?)
+        plan
     }
 
     /// The rows that are timed.

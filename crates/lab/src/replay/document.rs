@@ -1,19 +1,75 @@
 //! A replay and a sensitivity as documents of the ledger.
 
-use tare_core::Fault;
+use tare_core::{Fault, Reading};
 use tare_evidence::identity::Warmth as Kept;
-use tare_evidence::replay::{
-    Coverage, Dispatch, GroupSamples, Replay as Body, ReplayMeasured, ReplayedStep, StepPhase,
-};
+use tare_evidence::replay::{Coverage, Dispatch, ReplayedStep, StepPhase};
 use tare_evidence::sensitivity::{DelaySample, Sensitivity as SensitivityBody, SensitivityMeasured};
 
-use super::{Replay, TakenApart, Warmth};
+use super::taken_apart::{PartOfStep, REMAINDER_LIMIT_PERCENT, TakenApart, Turns};
+use super::{Replay, Warmth};
 use crate::sensitivity::{ALPHA, DOSES, Sensitivity};
 use crate::specimen::Phase;
 
-impl Replay {
-    /// The step, as documents name it.
-    pub fn step(&self) -> ReplayedStep {
+impl TakenApart for Replay {
+    fn phase(&self) -> Phase {
+        self.phase
+    }
+    fn rows(&self) -> usize {
+        self.rows
+    }
+    fn step_ns(&self) -> f64 {
+        self.step_ns
+    }
+    fn host_ns(&self) -> f64 {
+        self.step_ns
+    }
+    fn adds_up(&self) -> Result<(), String> {
+        match &self.remainder {
+            Reading::Unavailable { why } => Err(why.clone()),
+            Reading::Available(left) if left.percent.abs() > REMAINDER_LIMIT_PERCENT => Err(format!(
+                "its groups leave {:+.1} % of the step over, more than {REMAINDER_LIMIT_PERCENT} %: measure again on a \
+                 quiet host",
+                left.percent
+            )),
+            Reading::Available(_) => Ok(()),
+        }
+    }
+    fn parts(&self) -> Vec<PartOfStep<'_>> {
+        self.groups
+            .iter()
+            .zip(&self.times.groups_ns)
+            .map(|(g, alone_ns)| PartOfStep {
+                name: g.group.name(),
+                ns: g.ns,
+                alone_ns,
+                calls: g.calls,
+                bytes: g.bytes,
+                floor_ns: &g.floor_ns,
+                bound: g.bound,
+                kernels: g.kinds.iter().map(|k| (k.kernel.as_str(), k.count)).collect(),
+            })
+            .collect()
+    }
+    fn turns(&self) -> Turns<'_> {
+        let (region_ns, c) = (self.region_ns as u64, &self.coverage);
+        Turns {
+            step_ns: &self.times.whole_ns,
+            region_ns: self.region_ns,
+            order: &self.times.order,
+            remainder_is: format!(
+                "one start and end of a parallel region ({region_ns} ns, taken off every group), meetings of workers that \
+                 overlap in the step, and what stages gain or lose between their neighbours"
+            ),
+            coverage: Coverage {
+                complete: c.complete,
+                reason: c.reason.clone().unwrap_or_else(|| {
+                    format!("the {} stages that the step ran are those that the groups ran", c.step_stages)
+                }),
+            },
+            dispatch: Dispatch { step_sha256: c.step_sha256.clone(), replay_sha256: c.groups_sha256.clone() },
+        }
+    }
+    fn step(&self) -> ReplayedStep {
         ReplayedStep {
             model: self.model.clone(),
             plan: self.plan.clone(),
@@ -29,42 +85,6 @@ impl Replay {
                 Warmth::Cold => Kept::Cold,
             },
         }
-    }
-
-    /// The replay as the ledger keeps it. The time of an empty region is taken off every sample of a group.
-    ///
-    /// # Errors
-    /// When a group or the step has no time.
-    pub fn body(&self) -> Result<Body, Fault> {
-        let name = |g: usize| self.groups[g].group.name().to_string();
-        let region_ns = self.region_ns as u64;
-        let samples = |g: usize| self.times.groups_ns[g].iter().map(|ns| ns.saturating_sub(region_ns)).collect();
-        let group = |g: usize| GroupSamples {
-            name: name(g),
-            calls: self.groups[g].calls as u64,
-            samples_ns: samples(g),
-            floor_ns: self.groups[g].floor_ns.clone(),
-            bytes: Some(self.groups[g].bytes),
-            kernels: self.groups[g].kinds.iter().map(|k| format!("{} x {}", k.count, k.kernel)).collect(),
-        };
-        let c = &self.coverage;
-        Body::of(ReplayMeasured {
-            step: self.step(),
-            groups: (0..self.groups.len()).map(group).collect(),
-            order: self.times.order.iter().map(|turn| turn.iter().map(|g| name(*g)).collect()).collect(),
-            step_ns: self.times.whole_ns.clone(),
-            remainder_is: format!(
-                "one start and end of a parallel region ({region_ns} ns, taken off every group), meetings of workers that \
-                 overlap in the step, and what stages gain or lose between their neighbours"
-            ),
-            coverage: Coverage {
-                complete: c.complete,
-                reason: c.reason.clone().unwrap_or_else(|| {
-                    format!("the {} stages that the step ran are those that the groups ran", c.step_stages)
-                }),
-            },
-            dispatch: Dispatch { step_sha256: c.step_sha256.clone(), replay_sha256: c.groups_sha256.clone() },
-        })
     }
 }
 

@@ -29,6 +29,7 @@ use super::figures::middle;
 use crate::LabError;
 use crate::floor::{Pace, call_costs};
 use crate::groups::{Group, groups};
+use crate::held::Held;
 use crate::rig::Rig;
 use crate::specimen::{Phase, Specimen};
 use crate::tap::Tap;
@@ -151,14 +152,6 @@ pub(crate) struct Sorted {
     keys: Vec<(String, usize)>,
 }
 
-/// What is replayed in turns.
-struct Recorded {
-    whole: GraphId,
-    parts: Vec<GraphId>,
-    /// A launch of nothing.
-    empty: GraphId,
-}
-
 impl LaunchReplaying<'_> {
     /// Reaches the step on `backend`, takes it apart and times the parts.
     ///
@@ -197,11 +190,14 @@ impl LaunchReplaying<'_> {
             let (launches, carried) = b.launches(specimen.exe)?;
             Ok((sort(&specimen.plan, (launches, carried))?, launches.to_vec()))
         })?;
-        let part = |places: &[usize]| specimen.tap().with(|b| b.part(specimen.exe, places));
+        // The parts, then the whole and a launch of nothing.
+        let mut recorded = Held::new(specimen.tap(), |tap, part| tap.with(|b| b.forget_part(part)));
         let all: Vec<usize> = (0..launches.len()).collect();
+        for places in sorted.iter().map(|s| &s.places).chain([&all]) {
+            recorded.keep(specimen.tap().with(|b| b.part(specimen.exe, places))?);
+        }
         let (empty, empty_own_ns) = specimen.tap().with(|b| b.empty_part())?;
-        let parts = sorted.iter().map(|s| part(&s.places)).collect::<Result<_, _>>()?;
-        let recorded = Recorded { whole: part(&all)?, parts, empty };
+        recorded.keep(empty);
         let mut times = LaunchTimes { parts_ns: vec![Vec::new(); sorted.len()], ..LaunchTimes::default() };
         // One turn that is not timed: first replays.
         turn(specimen, &recorded, 0, None)?;
@@ -210,8 +206,6 @@ impl LaunchReplaying<'_> {
             turn(specimen, &recorded, n, Some(&mut times))?;
         }
         specimen.confirm(specimen.exe)?;
-        let Recorded { whole, parts, empty } = recorded;
-        specimen.tap().with(|b| parts.into_iter().chain([whole, empty]).for_each(|part| b.forget_part(part)));
         let region_ns = (middle(&times.empty_ns)? - empty_own_ns).max(0.0);
         self.figures(specimen, (&launches, &sorted), (times, region_ns))
     }
@@ -294,26 +288,25 @@ fn digest<'a>(launches: impl IntoIterator<Item = &'a Launch>) -> String {
     sha256_hex(text.as_bytes())
 }
 
-/// One turn of every part, the step and the launch of nothing, beginning with another one each time and going the other way
+/// One turn of `recorded`: every part, the step and the launch of nothing, beginning with another one each time and going the other way
 /// every second time round.
 fn turn<D: Device + 'static>(
     specimen: &Specimen<CudaBackend<D>>,
-    recorded: &Recorded,
+    recorded: &[GraphId],
     n: usize,
     mut times: Option<&mut LaunchTimes>,
 ) -> Result<(), LabError> {
-    let parts = recorded.parts.len();
-    let graphs: Vec<GraphId> = recorded.parts.iter().copied().chain([recorded.whole, recorded.empty]).collect();
-    let mut members: Vec<usize> = (0..graphs.len()).collect();
-    members.rotate_left(n % graphs.len());
-    if n / graphs.len() % 2 == 1 {
+    let parts = recorded.len() - 2;
+    let mut members: Vec<usize> = (0..recorded.len()).collect();
+    members.rotate_left(n % recorded.len());
+    if n / recorded.len() % 2 == 1 {
         members.reverse();
     }
     if let Some(times) = times.as_deref_mut() {
         times.order.push(members.iter().copied().filter(|m| *m < parts).collect());
     }
     for member in members {
-        let ns = specimen.tap().with(|b| b.time_part(specimen.exe, graphs[member], &specimen.batch))?;
+        let ns = specimen.tap().with(|b| b.time_part(specimen.exe, recorded[member], &specimen.batch))?;
         let Some(times) = times.as_deref_mut() else { continue };
         if let Some(part) = times.parts_ns.get_mut(member) {
             part.push(ns);

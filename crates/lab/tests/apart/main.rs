@@ -1,5 +1,6 @@
 //! Steps taken apart on real engines: replay, sensitivity, the ranking, operators alone.
 
+mod failing;
 mod next;
 mod ops;
 mod replay;

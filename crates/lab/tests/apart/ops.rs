@@ -53,14 +53,14 @@ fn every_operator_with_a_choice_is_judged_and_run_in_every_order() {
 }
 
 #[test]
-fn kernels_in_an_order_of_their_own_are_held_against_exact_results() {
+fn every_operator_of_a_free_class_is_held_against_what_its_kernels_promise() {
     let scene = Scene::new("synthetic:qwen3-tiny?format=w4g128", 0);
     let (host, ceilings) = (Host::read(), made_up());
     let rig = Rig { class: Class::by_name("w4a16-free").unwrap(), ..scene.rig("paged") };
     let study = OpsStudy {
         rig: &rig,
-        operators: vec![OpName::Linear],
-        rows: vec![1, 5],
+        operators: Vec::new(),
+        rows: vec![1, 5, 20],
         context: 40,
         passes: 1,
         warmth: Warmth::Warm,
@@ -68,7 +68,17 @@ fn kernels_in_an_order_of_their_own_are_held_against_exact_results() {
         ceilings: &ceilings,
     };
     let measured = study.run(&mut |_| true).unwrap();
-    assert!(!measured.is_empty() && measured.iter().all(|m| m.chosen.contains(".i16.")), "{measured:?}");
+    let of = |op: OpName| measured.iter().filter(move |m| m.operator == op);
+    for op in [OpName::RmsNorm, OpName::Rope, OpName::Linear, OpName::Attention, OpName::SwiGlu] {
+        assert!(of(op).next().is_some(), "{op}");
+    }
+    for m in of(OpName::Linear) {
+        assert!([".i16.", ".tiles."].iter().any(|way| m.chosen.contains(way)), "{}", m.chosen);
+    }
+    for m in of(OpName::Attention) {
+        let own = |kernel: &str| [".spans.", ".columns.", ".tiles."].iter().any(|way| kernel.contains(way));
+        assert!(m.kernels.iter().any(|k| own(&k.kernel)), "{} rows: {}", m.rows, m.chosen);
+    }
 }
 
 #[test]

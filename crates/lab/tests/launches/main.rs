@@ -3,6 +3,7 @@
 
 #[path = "../../../cuda/tests/cuda/emulator/mod.rs"]
 mod emulator;
+mod failing;
 
 use emulator::Emulator;
 use std::sync::LazyLock;

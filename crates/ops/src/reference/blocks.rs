@@ -37,20 +37,30 @@ pub struct Block<C> {
     pub scale: f32,
 }
 
+/// Integers that numbers become, block by block.
+pub trait Code: Copy + Into<i32> {
+    /// The block that 32 numbers become.
+    fn block(x: &[f32; BLOCK]) -> Block<Self>;
+}
+
+impl<C: Code> Block<C> {
+    /// As [`Code::block`].
+    pub fn of(x: &[f32; BLOCK]) -> Self {
+        C::block(x)
+    }
+}
+
 /// The largest size among `x`; what is no number counts for more than all that are.
 pub(super) fn largest(x: &[f32; BLOCK]) -> f32 {
     // Sizes are ordered as the bits of numbers without a sign are; what is no number comes last.
     f32::from_bits(x.iter().fold(0, |m, x| m.max(x.abs().to_bits())))
 }
 
-/// The blocks of a row, each made by `of`.
-///
-/// # Panics
-/// When the row is no whole number of blocks: the columns of packed formats always are.
-pub(super) fn quantize<C>(x: &[f32], of: impl Fn(&[f32; BLOCK]) -> Block<C>) -> Vec<Block<C>> {
+/// The codes and scales of a row.
+fn quantize<C: Code>(x: &[f32]) -> Vec<Block<C>> {
     let (blocks, rest) = x.as_chunks::<BLOCK>();
     assert!(rest.is_empty(), "{} activations are no whole number of blocks of {BLOCK}", x.len());
-    blocks.iter().map(of).collect()
+    blocks.iter().map(C::block).collect()
 }
 
 /// A row of a weight as [`tare_formats::codec::quants`] gives it.
@@ -61,17 +71,14 @@ struct Row {
     biases: Vec<f32>,
 }
 
-/// `out[t, n] = x[t] * w[n]` as this module says, for rows of blocks. x [T, k / 32], weight [n, k], out [T, n]
+/// `out[t, n] = x[t] * w[n]` as this module says, with activations in `C`. x [T, k], weight [n, k], out [T, n]
 ///
 /// # Panics
-/// When the weight is not in a packed format: [`crate::ForwardPlan::validate`] finds that before anything runs.
-pub(super) fn linear<C: Copy + Into<i32>>(
-    weight: &Weight,
-    x: &[Vec<Block<C>>],
-    epilogue: Epilogue<'_>,
-    out: &mut [f32],
-) {
+/// When the weight is not in a packed format, whose columns are whole numbers of blocks: [`crate::ForwardPlan::validate`]
+/// finds that before anything runs.
+pub fn linear<C: Code>(weight: &Weight, x: &[f32], epilogue: Epilogue<'_>, out: &mut [f32]) {
     let (n, k) = (weight.rows(), weight.cols());
+    let x: Vec<Vec<Block<C>>> = x.chunks_exact(k).map(quantize).collect();
     let coding = Coding::of(weight.format()).expect("weights that meet integers are packed");
     let zeros = || vec![0.0; k / coding.group];
     let mut row = Row { coding, codes: vec![0; k], scales: zeros(), biases: zeros() };
@@ -85,7 +92,7 @@ pub(super) fn linear<C: Copy + Into<i32>>(
 }
 
 impl Row {
-    fn dot<C: Copy + Into<i32>>(&self, x: &[Block<C>]) -> f32 {
+    fn dot<C: Code>(&self, x: &[Block<C>]) -> f32 {
         let Coding { group, center } = self.coding;
         let center = i32::from(center.unwrap_or(0));
         let mut acc = 0.0f32;

@@ -7,11 +7,9 @@
 //!
 //! Kernels multiply them in two bytes, `128 * high + low`, each from -127 to 127.
 
-use tare_core::Weight;
-
-use super::blocks;
 pub use super::blocks::BLOCK;
-use super::linear::{Epilogue, round_bf16};
+use super::blocks::{self, Code};
+use super::linear::round_bf16;
 
 /// The largest code.
 pub const MOST: i16 = 255 << 6;
@@ -21,42 +19,26 @@ pub const LEAST: f32 = f32::from_bits(14 << 23);
 /// One block, of codes from -[`MOST`] to [`MOST`].
 pub type Block = blocks::Block<i16>;
 
-impl Block {
+impl Code for i16 {
     /// With m the largest size of what is left of x in BF16: `scale = 2^(floor(log2 m) - 13)`, `codes = x / scale`, to the
     /// nearest integer, ties to even; all 0 when m is no finite number.
-    pub fn of(x: &[f32; BLOCK]) -> Self {
+    fn block(x: &[f32; BLOCK]) -> Block {
         let x = x.map(round_bf16);
         let most = blocks::largest(&x);
         if most < LEAST || !most.is_finite() {
-            return Self { codes: [0; BLOCK], scale: if most < LEAST { 0.0 } else { most } };
+            return Block { codes: [0; BLOCK], scale: if most < LEAST { 0.0 } else { most } };
         }
         let exponent = most.to_bits() >> 23;
         let (scale, up) = (f32::from_bits((exponent - 13) << 23), f32::from_bits((254 + 13 - exponent) << 23));
-        Self { codes: x.map(|x| (x * up).round_ties_even() as i16), scale }
+        Block { codes: x.map(|x| (x * up).round_ties_even() as i16), scale }
     }
-}
-
-/// The codes and scales of a row.
-///
-/// # Panics
-/// When the row is no whole number of blocks: the columns of packed formats always are.
-pub fn quantize(x: &[f32]) -> Vec<Block> {
-    blocks::quantize(x, Block::of)
-}
-
-/// `out[t, n] = x[t] * w[n]` as [`blocks`] says. x [T, k], weight [n, k], out [T, n]
-///
-/// # Panics
-/// When the weight is not in a packed format.
-pub fn linear(weight: &Weight, x: &[f32], epilogue: Epilogue<'_>, out: &mut [f32]) {
-    let x: Vec<Vec<Block>> = x.chunks_exact(weight.cols()).map(quantize).collect();
-    blocks::linear(weight, &x, epilogue, out);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tare_core::{Blob, Format};
+    use crate::reference::linear::Epilogue;
+    use tare_core::{Blob, Format, Weight};
 
     #[test]
     fn what_is_near_the_largest_is_kept_as_it_is() {
@@ -99,10 +81,10 @@ mod tests {
         let mut x = [0.0; 64];
         (x[0], x[1], x[32]) = (1024.0, 0.0390625, 3.0);
         let mut out = [0.0];
-        linear(&weight, &x, Epilogue::default(), &mut out);
+        blocks::linear::<i16>(&weight, &x, Epilogue::default(), &mut out);
         assert_eq!(out, [1024.0 + 3.0], "0.039 is less than half of 2^-3");
         x[1] = 0.0703125;
-        linear(&weight, &x, Epilogue::default(), &mut out);
+        blocks::linear::<i16>(&weight, &x, Epilogue::default(), &mut out);
         assert_eq!(out, [1024.0 + 0.125 + 3.0]);
     }
 }

@@ -3,11 +3,8 @@
 //! A block's integers are from -127 to 127 under the scale of its largest number. Sums of products inside a block are below
 //! 2^24, and so F32 numbers.
 
-use tare_core::Weight;
-
-use super::blocks;
 pub use super::blocks::BLOCK;
-use super::linear::Epilogue;
+use super::blocks::{self, Code};
 
 /// The largest code.
 pub const MOST: f32 = 127.0;
@@ -17,39 +14,23 @@ pub const LEAST: f32 = f32::from_bits(8 << 23);
 /// One block, of codes from -127 to 127.
 pub type Block = blocks::Block<i8>;
 
-impl Block {
+impl Code for i8 {
     /// With m the largest size: `scale = m / 127`, `codes = x * (127 / m)`, to the nearest integer, ties to even.
-    pub fn of(x: &[f32; BLOCK]) -> Self {
+    fn block(x: &[f32; BLOCK]) -> Block {
         let most = blocks::largest(x);
         if most < LEAST {
-            return Self { codes: [0; BLOCK], scale: 0.0 };
+            return Block { codes: [0; BLOCK], scale: 0.0 };
         }
         let up = MOST / most;
-        Self { codes: x.map(|x| (x * up).round_ties_even() as i8), scale: most / MOST }
+        Block { codes: x.map(|x| (x * up).round_ties_even() as i8), scale: most / MOST }
     }
-}
-
-/// The codes and scales of a row.
-///
-/// # Panics
-/// When the row is no whole number of blocks: the columns of packed formats always are.
-pub fn quantize(x: &[f32]) -> Vec<Block> {
-    blocks::quantize(x, Block::of)
-}
-
-/// `out[t, n] = x[t] * w[n]` as [`blocks`] says. x [T, k], weight [n, k], out [T, n]
-///
-/// # Panics
-/// When the weight is not in a packed format: [`crate::ForwardPlan::validate`] finds that before anything runs.
-pub fn linear(weight: &Weight, x: &[f32], epilogue: Epilogue<'_>, out: &mut [f32]) {
-    let x: Vec<Vec<Block>> = x.chunks_exact(weight.cols()).map(quantize).collect();
-    blocks::linear(weight, &x, epilogue, out);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tare_core::{Blob, Format};
+    use crate::reference::linear::Epilogue;
+    use tare_core::{Blob, Format, Weight};
 
     #[test]
     fn codes_are_rounded_to_even_and_reach_127() {
@@ -87,7 +68,7 @@ mod tests {
         let mut x = [0.0; 64];
         (x[0], x[1], x[32]) = (127.0, 3.0, -254.0);
         let mut out = [10.0];
-        linear(&weight, &x, Epilogue { bias: Some(&[0.25]), accumulate: true }, &mut out);
+        blocks::linear::<i8>(&weight, &x, Epilogue { bias: Some(&[0.25]), accumulate: true }, &mut out);
         // 0.5 * 1 * (2 * 130) + -2 * 2 * (1 * -127), then the bias, then what was there.
         assert_eq!(out, [130.0 + 508.0 + 0.25 + 10.0]);
     }

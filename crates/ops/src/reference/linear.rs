@@ -46,7 +46,7 @@ pub fn outputs(weight: &Weight, of: Range<usize>, x: &[f32], epilogue: Epilogue<
 }
 
 /// What the arithmetic class does to activations before they are multiplied, in place. [`Rounding::Int8`] leaves them to
-/// [`int8::linear`](super::int8::linear).
+/// [`blocks::linear`](super::blocks::linear).
 pub fn round(rounding: Rounding, x: &mut [f32]) {
     if rounding == Rounding::Bf16 {
         for x in x {

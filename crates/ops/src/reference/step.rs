@@ -7,7 +7,7 @@ use tare_formats::codec::dequantize_row;
 
 use super::kv::{Half, KvPool};
 use super::linear::Epilogue;
-use super::{attention, embedding, head_norm, int8, linear, rms_norm, rope, sample, select, swiglu};
+use super::{attention, blocks, embedding, head_norm, linear, rms_norm, rope, sample, select, swiglu};
 use crate::apart::{Launched, Left};
 use crate::backend::KvId;
 use crate::batch::{Batch, Row, StepOutput, TokenSource};
@@ -117,7 +117,7 @@ impl Step<'_> {
         let mut from = self.buffers[x.0 as usize][..self.rows(*x) * self.width(*x)].to_vec();
         linear::round(*rounding, &mut from);
         let mut to = self.take(*out);
-        let product = if *rounding == Rounding::Int8 { int8::linear } else { linear::linear };
+        let product = if *rounding == Rounding::Int8 { blocks::linear::<i8> } else { linear::linear };
         product(&self.weights[weight.0 as usize], &from, epilogue, &mut to);
         self.buffers[out.0 as usize] = to;
     }

@@ -3,16 +3,12 @@
 use crate::client::{open, post};
 use crate::rig::{Rig, Running, chat, with};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicIsize, Ordering};
 use std::time::Duration;
-use tare_core::{Fault, PageUse, Reading};
-use tare_ops::{
-    Backend, BackendInfo, Batch, Executable, ForwardPlan, KvId, KvShape, KvSpan, Launched, OpError, ReferenceBackend,
-    StepOutput, Variant, WeightId,
-};
+use tare_core::Fault;
+use tare_ops::{Backend, Batch, Executable, OpError, ReferenceBackend, StepOutput};
 
 /// More tokens than any of these tests waits for.
 const LONG: usize = 4000;
@@ -143,55 +139,12 @@ impl Flaky {
 }
 
 impl Backend for Flaky {
-    fn device_bytes(&self) -> Reading<u64> {
-        self.inner.device_bytes()
-    }
-    fn rest(&mut self) {
-        self.inner.rest();
-    }
-    fn pages(&self) -> Reading<BTreeMap<String, PageUse>> {
-        self.inner.pages()
-    }
-    fn run_apart(
-        &mut self,
-        exe: Executable,
-        batch: &Batch,
-        rows: &[usize],
-        out: &mut StepOutput,
-        launched: &mut Vec<Launched>,
-    ) -> Result<(), OpError> {
-        self.inner.run_apart(exe, batch, rows, out, launched)
-    }
-    fn describe(&self) -> BackendInfo {
-        self.inner.describe()
-    }
-    fn variants(&self) -> &[Variant] {
-        self.inner.variants()
-    }
-    fn pack(&mut self, weight: &tare_core::Weight) -> Result<WeightId, OpError> {
-        self.inner.pack(weight)
-    }
-    fn alloc_kv(&mut self, shape: KvShape, pages: usize, page_tokens: usize) -> Result<KvId, OpError> {
-        self.inner.alloc_kv(shape, pages, page_tokens)
-    }
-    fn free_kv(&mut self, kv: KvId) -> Result<(), OpError> {
-        self.inner.free_kv(kv)
-    }
-    fn copy_kv(&mut self, from: KvSpan, to: KvSpan) -> Result<(), OpError> {
-        self.inner.copy_kv(from, to)
-    }
-    fn read_kv(&mut self, span: KvSpan) -> Result<Vec<u8>, OpError> {
-        self.inner.read_kv(span)
-    }
-    fn write_kv(&mut self, span: KvSpan, bytes: &[u8]) -> Result<(), OpError> {
-        self.inner.write_kv(span, bytes)
-    }
-    fn compile(&mut self, plan: &ForwardPlan) -> Result<Executable, OpError> {
-        self.inner.compile(plan)
-    }
-    fn release(&mut self, exe: Executable) {
-        self.inner.release(exe);
-    }
+    tare_ops::hand_on!(
+        this => this.inner;
+        describe, variants, device_bytes, pack, alloc_kv, free_kv, copy_kv, read_kv, write_kv, rest, pages, compile,
+        release, run_apart
+    );
+
     fn run(&mut self, exe: Executable, batch: &Batch, out: &mut StepOutput) -> Result<(), OpError> {
         if self.failures.fetch_sub(1, Ordering::SeqCst) > 0 {
             return Err(Fault::new("device", "a working device", "a planted fault").into());

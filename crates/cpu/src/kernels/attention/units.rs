@@ -173,6 +173,11 @@ impl Attention {
     pub fn tiles(&self, rows: &[Row], workers: usize) -> usize {
         Units::new(self, rows, queries(self, rows, workers)).count()
     }
+
+    /// Rows that are taken alone.
+    pub fn rows_alone(&self, rows: &[Row]) -> usize {
+        alone(self, rows).count()
+    }
 }
 
 /// Queries of a tile: as many as there is room for, or few where that would leave workers without any. A query's bits are
@@ -228,6 +233,7 @@ impl Iterator for Units<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dispatch::in_tiles;
     use crate::memory::Memory;
     use crate::rows::Rows;
     use tare_ops::{TokenSource, Wants};
@@ -266,6 +272,19 @@ mod tests {
                 alone(&call, &rows).for_each(|t| taken[t].iter_mut().for_each(|n| *n += 1));
                 assert!(taken.iter().flatten().all(|n| *n == 1), "{kv_of_head:?} {workers} workers");
             }
+        }
+    }
+
+    #[test]
+    fn a_report_counts_tiles_and_the_rows_beside_them() {
+        let (call, workers) = (call(&[0, 0, 1, 1]), 2);
+        let said = |tables: &[u32]| in_tiles(&call, &rows(tables), workers).to_string();
+        let (tiles, single) = ("tiles of rows, taken one by one", "runs of heads of single rows, each by all workers");
+        assert_eq!(said(&[0; 96]), format!("8 {tiles}"), "96 rows of two runs, 24 rows in a tile");
+        assert_eq!(said(&[0, 1, 2]), format!("6 {single}"), "three rows of two runs, and no tile");
+        assert_eq!(said(&[&[0; 96][..], &[1, 2]].concat()), format!("8 {tiles}, and 4 {single}"));
+        for tables in [&[0; 9][..], &[0; 4], &[0, 0, 1], &[3; 200]] {
+            assert!(!said(tables).starts_with("0 "), "{}", said(tables));
         }
     }
 

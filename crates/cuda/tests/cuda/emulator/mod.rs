@@ -2,7 +2,8 @@
 //!
 //! Memory ends at a page that may not be touched, so that reading or writing past it stops the test. Launches run their
 //! threads in rising and falling order in turn. A launch that may start early sees nothing of what the launches before it
-//! wrote, and may write nothing, until it waits for them. Its clock counts launches, each as one nanosecond; one that waits on
+//! wrote, and may write nothing, until it waits for them. A launch of more threads than its kernel declares is refused, as a
+//! device refuses it. Its clock counts launches, each as one nanosecond; one that waits on
 //! purpose takes a nanosecond for each cycle that it waits.
 
 mod curtain;
@@ -39,8 +40,8 @@ type Emulate =
 /// Cycles that went by in a launch; below 0 when it waited for none.
 type Spent = unsafe extern "C" fn() -> i64;
 
-/// A kernel, what runs it, what tells how long it waited, and the lock of its unit.
-type Loaded = (Kernel, Emulate, Spent, &'static Mutex<()>);
+/// A kernel, what runs it, what tells how long it waited, the lock of its unit, and how many threads it declares at most.
+type Loaded = (Kernel, Emulate, Spent, &'static Mutex<()>, u32);
 
 /// A compiled unit runs one block at a time and has one copy of what its blocks share: whoever uses it holds its lock.
 static LOCKS: Mutex<BTreeMap<String, &'static Mutex<()>>> = Mutex::new(BTreeMap::new());
@@ -107,6 +108,21 @@ fn library(unit: &Unit) -> Result<PathBuf, String> {
     }
     std::fs::rename(&part, &library).map_err(|e| e.to_string())?;
     Ok(library)
+}
+
+/// The most threads that kernel `name` of `unit` declares for a block; one that a macro writes has the macro's.
+pub(crate) fn most_threads(unit: &Unit, name: &str) -> Option<u32> {
+    let declared = |name: &str| {
+        let beginning = format!("KERNEL({name}, ");
+        let all = unit.text.split(beginning.as_str()).skip(1);
+        let mut bounds = all.filter_map(|rest| rest.split([',', ')']).nth(1)).map(str::trim);
+        // The macro that declares kernels is no kernel.
+        bounds.find(|bound| *bound != "...")
+    };
+    let bound = declared(name).or_else(|| declared("name"))?;
+    let definition = format!("#define {bound} ");
+    let defined = || unit.text.split(definition.as_str()).nth(1)?.lines().next()?.trim().parse().ok();
+    bound.parse().ok().or_else(defined)
 }
 
 impl Emulator {
@@ -207,7 +223,8 @@ impl Device for Emulator {
             let spent = library.get::<Spent>(b"spent").map_err(|e| failed(name, e.to_string()))?;
             (*kernel, *emulate, *spent)
         };
-        self.kernels.push((kernel, emulate, spent, lock_of(&unit.name)));
+        let most = most_threads(unit, name).ok_or_else(|| failed(name, "declares no number of threads"))?;
+        self.kernels.push((kernel, emulate, spent, lock_of(&unit.name), most));
         let id = KernelId(self.kernels.len() - 1);
         self.names.insert(key, id);
         Ok(id)
@@ -222,7 +239,10 @@ impl Device for Emulator {
     }
 
     fn launch(&mut self, launch: &Launch) -> Result<(), OpError> {
-        let (kernel, emulate, spent, lock) = self.kernels[launch.kernel.0];
+        let (kernel, emulate, spent, lock, most) = self.kernels[launch.kernel.0];
+        if launch.threads > most {
+            return Err(failed(&launch.key, format!("{} threads, where its kernel declares {most}", launch.threads)));
+        }
         let _alone = alone(lock);
         let shape = [launch.grid.0, launch.grid.1, launch.threads];
         assert!(launch.shared <= MOST_SHARED, "{}: {} bytes of shared memory", launch.key, launch.shared);

@@ -1,11 +1,10 @@
 //! A step of a device in parts, as the ranking and the ledger see it.
 
-use tare_core::Fault;
 use tare_evidence::identity::Warmth;
-use tare_evidence::replay::{Coverage, Dispatch, GroupSamples, Replay as Body, ReplayMeasured, ReplayedStep};
+use tare_evidence::replay::{Coverage, Dispatch, ReplayedStep};
 
 use super::{LaunchReplay, Part};
-use crate::replay::taken_apart::{PartOfStep, REMAINDER_LIMIT_PERCENT, TakenApart};
+use crate::replay::taken_apart::{PartOfStep, REMAINDER_LIMIT_PERCENT, TakenApart, Turns};
 use crate::specimen::Phase;
 
 /// Percent of a step by which its parts may exceed it: launches begin while those before them end, which those of one part do
@@ -53,17 +52,37 @@ impl TakenApart for LaunchReplay {
     fn parts(&self) -> Vec<PartOfStep<'_>> {
         self.parts
             .iter()
-            .map(|p| PartOfStep {
+            .zip(&self.times.parts_ns)
+            .map(|(p, alone_ns)| PartOfStep {
                 name: &p.name,
                 ns: self.in_step_ns(p),
+                alone_ns,
+                calls: p.calls,
                 bytes: p.bytes,
                 floor_ns: &p.floor_ns,
                 bound: p.bound,
-                kernels: p.kernels.iter().map(|(key, _)| key.as_str()).collect(),
+                kernels: p.kernels.iter().map(|(key, count)| (key.as_str(), *count)).collect(),
             })
             .collect()
     }
-
+    fn turns(&self) -> Turns<'_> {
+        let region_ns = self.region_ns as u64;
+        Turns {
+            step_ns: &self.times.step_ns,
+            region_ns: self.region_ns,
+            order: &self.times.order,
+            remainder_is: format!(
+                "what a replay of launches takes before the first and after the last ({region_ns} ns, taken off every part, in \
+                 the step once), less what launches gain beside each other: one begins while the one before ends, and finds \
+                 what it reads in a cache"
+            ),
+            coverage: Coverage {
+                complete: self.step_sha256 == self.parts_sha256,
+                reason: format!("every one of {} launches of the step is recorded in one part", self.launches),
+            },
+            dispatch: Dispatch { step_sha256: self.step_sha256.clone(), replay_sha256: self.parts_sha256.clone() },
+        }
+    }
     fn step(&self) -> ReplayedStep {
         ReplayedStep {
             model: self.model.clone(),
@@ -78,34 +97,5 @@ impl TakenApart for LaunchReplay {
             threads: 1,
             warmth: Warmth::Warm,
         }
-    }
-
-    fn body(&self) -> Result<Body, Fault> {
-        let region_ns = self.region_ns as u64;
-        let name = |p: usize| self.parts[p].name.clone();
-        let group = |(part, ns): (&Part, &Vec<u64>)| GroupSamples {
-            name: part.name.clone(),
-            calls: part.calls as u64,
-            samples_ns: ns.iter().map(|ns| ns.saturating_sub(region_ns)).collect(),
-            floor_ns: part.floor_ns.clone(),
-            bytes: Some(part.bytes),
-            kernels: part.kernels.iter().map(|(key, count)| format!("{count} x {key}")).collect(),
-        };
-        Body::of(ReplayMeasured {
-            step: self.step(),
-            groups: self.parts.iter().zip(&self.times.parts_ns).map(group).collect(),
-            order: self.times.order.iter().map(|turn| turn.iter().map(|p| name(*p)).collect()).collect(),
-            step_ns: self.times.step_ns.clone(),
-            remainder_is: format!(
-                "what a replay of launches takes before the first and after the last ({region_ns} ns, taken off every part, in \
-                 the step once), less what launches gain beside each other: one begins while the one before ends, and finds \
-                 what it reads in a cache"
-            ),
-            coverage: Coverage {
-                complete: self.step_sha256 == self.parts_sha256,
-                reason: format!("every one of {} launches of the step is recorded in one part", self.launches),
-            },
-            dispatch: Dispatch { step_sha256: self.step_sha256.clone(), replay_sha256: self.parts_sha256.clone() },
-        })
     }
 }
