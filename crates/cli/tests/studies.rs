@@ -121,6 +121,40 @@ fn arms_of_other_plans_are_compared_in_balanced_rounds() {
 }
 
 #[test]
+fn several_sequences_run_together_in_every_arm() {
+    let home = Home::new();
+    for (name, more) in [
+        ("rows-duet", "under_study = [\"plan\"]\ndesign = \"duet\"\nturn_tokens = 2\nrounds = 2"),
+        ("rows-balanced", "under_study = [\"plan\"]\ndesign = \"balanced\"\nrounds = 2"),
+    ] {
+        let path = study(&home, name, more, TWO);
+        let text_of = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, text_of.replace("[work]", "[work]\nsequences = 3")).unwrap();
+        let v = home.json(&["study", text(&path), "--json"]);
+        let body = &v["campaign"]["body"];
+        assert_eq!(body["study"]["work"]["sequences"], 3);
+        assert!(body["outcome"]["ruled"]["rulings"][0]["effect"].is_number(), "{}", body["outcome"]);
+        for id in v["records"].as_array().unwrap() {
+            let file = format!("{}.json", id.as_str().unwrap());
+            let record: Value = tare_testkit::json(PathBuf::from(v["path"].as_str().unwrap()).with_file_name(file));
+            assert_eq!(record["work"]["rows"], 3);
+            let rows = record["samples"]["rounds"][1]["rows"].as_array().unwrap();
+            assert!(rows.len() == 3 && rows.iter().all(|r| r["ids"].as_array().unwrap().len() == 9), "{rows:?}");
+        }
+    }
+    verified(&home);
+    let peer = format!("{ALONE}[[arms]]\nlabel = \"other\"\npeer = \"candle\"\nthreads = 2\n");
+    let path = study(&home, "alone", "under_study = [\"peer\"]\ndesign = \"balanced\"\nrounds = 2", &peer);
+    let text_of = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, text_of.replace("[work]", "[work]\nsequences = 8")).unwrap();
+    let said = home.refused(&["study", text(&path)]);
+    assert!(
+        said.contains("peer candle") && said.contains("8 sequences together") && said.contains("measure one"),
+        "{said}"
+    );
+}
+
+#[test]
 fn nothing_starts_for_a_study_that_cannot_answer() {
     let home = Home::new();
     let said =

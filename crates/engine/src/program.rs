@@ -44,12 +44,15 @@ impl Program {
 }
 
 /// The buckets of an engine: 1 row, then four times as many each, and from 64 on, where what a step costs grows with its
-/// rows, twice as many, up to `max_rows`. A function of the limits alone, so that the same configuration runs the same
-/// kernels everywhere.
+/// rows, twice as many, up to `max_rows`; and one of `max_sequences` rows, which a step has while all of them decode. A
+/// function of the limits alone, so that the same configuration runs the same kernels everywhere.
 pub(crate) fn buckets(max_rows: usize, max_sequences: usize) -> Vec<Bucket> {
     let mut rows = vec![1];
     while let Some(last) = rows.last().copied().filter(|last| *last < max_rows) {
         rows.push((last * if last < 64 { 4 } else { 2 }).min(max_rows));
+    }
+    if let Err(place) = rows.binary_search(&max_sequences.clamp(1, max_rows.max(1))) {
+        rows.insert(place, max_sequences);
     }
     rows.into_iter().map(|rows| Bucket { rows, selected: rows.min(SELECTED.max(max_sequences)) }).collect()
 }
@@ -73,6 +76,10 @@ mod tests {
         assert_eq!(rows(1), [1]);
         assert_eq!(rows(3), [1, 3]);
         assert_eq!(rows(600), [1, 4, 16, 64, 128, 256, 512, 600]);
+        let beside = |max_sequences| buckets(64, max_sequences).iter().map(|b| b.rows).collect::<Vec<_>>();
+        assert_eq!(beside(1), [1, 4, 16, 64]);
+        assert_eq!(beside(8), [1, 4, 8, 16, 64], "a step in which all of them decode");
+        assert_eq!(beside(100), [1, 4, 16, 64], "no step has more rows than the budget");
         assert_eq!(buckets(512, 4)[6].selected, 64);
         assert_eq!(buckets(512, 100)[6].selected, 100);
     }

@@ -92,6 +92,18 @@ pub struct WorkPlan {
     /// The format of that file's output head. Left out where it is that of the others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub head_as: Option<String>,
+    /// Sequences of these lengths that run in the same steps. Left out where one runs alone.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub sequences: u32,
+}
+
+fn one() -> u32 {
+    1
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde hands it a reference")]
+fn is_one(n: &u32) -> bool {
+    *n == 1
 }
 
 /// Something that a study may vary.
@@ -207,9 +219,9 @@ impl Design {
 pub enum Metric {
     /// Time of the prefill.
     Prefill,
-    /// Mean time of a token after the first.
+    /// Mean time of a token after the first; of several sequences that run together, a step's time over its tokens.
     Decode,
-    /// Median time of a token after the first: a disturbance that hits some tokens leaves it alone, and so does a loss
+    /// Median time of a step after the first token: a disturbance that hits some tokens leaves it alone, and so does a loss
     /// that does. In a duet the ratio of a round is the median over the ratios of its steps: each step of one arm has the
     /// other arm's a moment later.
     InterToken,
@@ -333,6 +345,9 @@ impl StudyPlan {
         if self.rounds == 0 || !(self.rounds as usize).is_multiple_of(balanced) {
             let expected = format!("a multiple of {balanced} above 0, for design {}", self.design.name());
             faults.push(Fault::new(at("rounds"), expected, self.rounds.to_string()));
+        }
+        if self.work.sequences == 0 {
+            faults.push(Fault::new(at("work.sequences"), "at least 1", "0"));
         }
         if self.work.prompt_tokens == 0 || self.work.output_tokens == 0 {
             faults.push(Fault::new(at("work"), "prompt and output of at least one token", "a length of 0"));

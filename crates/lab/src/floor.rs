@@ -31,15 +31,24 @@ pub fn flop_ceiling(class: Class) -> &'static str {
     }
 }
 
-/// Bytes and operations of both phases of `request` under `plan`; `flop_ceiling` is what bounds the operations.
+/// Bytes and operations of both phases of `requests` under `plan`, which run together and have the lengths of the first;
+/// `flop_ceiling` is what bounds the operations.
 ///
-/// Prefill reads every weight once, however it is chunked: a chunked prefill that reads them again is farther from its
-/// floor. Decode reads them once a token. KV is read at the depth of each step.
-pub fn demands(plan: &ForwardPlan, request: &ClockedRequest, flop_ceiling: &str) -> Demands {
+/// Prefill reads every weight once, however it is chunked and in whatever order the prompts come: one that reads them again
+/// is farther from its floor. Decode reads them once a step, whatever rows it has. KV is read at the depth of each step, of
+/// every sequence.
+pub fn demands(plan: &ForwardPlan, requests: &[ClockedRequest], flop_ceiling: &str) -> Demands {
+    let Some(request) = requests.first() else {
+        let none = || Reading::unavailable("no sequence");
+        return Demands { prefill: none(), decode: none() };
+    };
     let depth = request.prefix.len();
     let prompt = request.prompt.len();
     let head_rows = if request.all_prompt_logits { prompt } else { 1 };
-    let step = |plan: &ForwardPlan, rows| Demand { flop_ceiling: flop_ceiling.into(), ..step(plan, rows) };
+    let step = |plan: &ForwardPlan, rows| {
+        let step = step(plan, rows, requests.len());
+        Demand { flop_ceiling: flop_ceiling.into(), ..step }
+    };
     let prefill = step(plan, StepRows { all: prompt, selected: head_rows, first_slot: depth });
     let decode = (0..request.output_tokens - 1)
         .map(|i| step(plan, StepRows { all: 1, selected: 1, first_slot: depth + prompt + i }))
@@ -145,7 +154,9 @@ pub fn call_costs(plan: &ForwardPlan, rows: StepRows) -> Vec<Cost> {
     plan.calls.iter().map(of).collect()
 }
 
-fn step(plan: &ForwardPlan, rows: StepRows) -> Demand {
+/// A step of as many `sequences`, each with these rows: weights once, the cache of each.
+fn step(plan: &ForwardPlan, rows: StepRows, sequences: usize) -> Demand {
+    let together = StepRows { all: rows.all * sequences, selected: rows.selected * sequences, ..rows };
     let mut d = Demand {
         weight_bytes: 0,
         kv_read_bytes: 0,
@@ -154,13 +165,18 @@ fn step(plan: &ForwardPlan, rows: StepRows) -> Demand {
         byte_ceiling: BYTE_CEILING.into(),
         flop_ceiling: FLOP_CEILING.into(),
     };
-    for (call, c) in plan.calls.iter().zip(call_costs(plan, rows)) {
-        d.flops += c.flops + c.int8_ops;
+    let costs = call_costs(plan, rows).into_iter().zip(call_costs(plan, together));
+    for (call, (each, all)) in plan.calls.iter().zip(costs) {
+        let n = sequences as u64;
         match call.op.name() {
-            OpName::Attention => d.kv_read_bytes += c.bytes,
-            OpName::KvAppend => d.kv_write_bytes += c.bytes,
-            _ => d.weight_bytes += c.bytes,
+            OpName::Attention => d.kv_read_bytes += n * each.bytes,
+            OpName::KvAppend => d.kv_write_bytes += all.bytes,
+            _ => d.weight_bytes += all.bytes,
         }
+        d.flops += match call.op.name() {
+            OpName::Attention => n * each.flops,
+            _ => all.flops + all.int8_ops,
+        };
     }
     d
 }

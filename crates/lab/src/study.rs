@@ -98,9 +98,12 @@ pub struct WorkSpec {
     /// The format of that file's output head, where it is another; only with `written_as`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub head_as: Option<String>,
-    /// Tokens of the prompt.
+    /// Sequences that run together, each with a prompt of its own: every decode step has one row of each.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub sequences: usize,
+    /// Tokens of the prompt of each.
     pub prompt_tokens: usize,
-    /// Tokens to draw; the first belongs to prefill.
+    /// Tokens to draw for each; the first belongs to prefill.
     pub output_tokens: usize,
     /// Tokens in the cache before the prompt.
     #[serde(default)]
@@ -231,6 +234,7 @@ impl Study {
                 prefill_logits: w.prefill_logits,
                 written_as: w.written_as.clone(),
                 head_as: w.head_as.clone(),
+                sequences: small("work.sequences", w.sequences)?,
             },
             metric: self.metric,
             rounds: self.planned_rounds()?,
@@ -319,6 +323,11 @@ fn four() -> usize {
 
 fn one() -> usize {
     1
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde hands it a reference")]
+fn is_one(n: &usize) -> bool {
+    *n == 1
 }
 
 fn three() -> usize {

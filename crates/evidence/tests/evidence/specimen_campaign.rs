@@ -45,6 +45,7 @@ pub(crate) fn study() -> StudyPlan {
             prefill_logits: PrefillLogits::Last,
             written_as: None,
             head_as: None,
+            sequences: 1,
         },
         metric: Metric::Decode,
         rounds: ROUNDS as u32,

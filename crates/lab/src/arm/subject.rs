@@ -42,7 +42,8 @@ impl Subject {
         Ok(match peer {
             None => Self::Engine(Box::new(EngineRunner::new(rig.engine()?))),
             Some(name) => {
-                let peer = PeerRunner::open(name, home, Path::new(model), rig.cpu.threads, rig.context)?;
+                let peer =
+                    PeerRunner::open(name, home, Path::new(model), (rig.cpu.threads, rig.context), rig.sequences)?;
                 Self::Peer(Box::new(peer))
             }
         })
@@ -60,10 +61,15 @@ impl Subject {
     ///
     /// # Errors
     /// When the model cannot be read, or the peer does not declare its class.
-    pub(super) fn facts(&mut self, rig: &Rig<'_>, request: &ClockedRequest, home: &Home) -> Result<ArmFacts, LabError> {
+    pub(super) fn facts(
+        &mut self,
+        rig: &Rig<'_>,
+        requests: &[ClockedRequest],
+        home: &Home,
+    ) -> Result<ArmFacts, LabError> {
         match self {
-            Self::Engine(e) => ArmFacts::of_engine(rig, e.engine(), request, &home.build),
-            Self::Peer(p) => of_peer(p, rig, request, home),
+            Self::Engine(e) => ArmFacts::of_engine(rig, e.engine(), requests, &home.build),
+            Self::Peer(p) => of_peer(p, rig, requests, home),
         }
     }
 
@@ -130,7 +136,7 @@ impl Subject {
 }
 
 /// The facts of a peer: what it declares, and its log lines where tare has a plan.
-fn of_peer(peer: &PeerRunner, rig: &Rig<'_>, request: &ClockedRequest, home: &Home) -> Result<ArmFacts, LabError> {
+fn of_peer(peer: &PeerRunner, rig: &Rig<'_>, requests: &[ClockedRequest], home: &Home) -> Result<ArmFacts, LabError> {
     let identity = peer.identity();
     let plan = json!({ "peer": identity.name, "proof": peer.proof() });
     let untold = || Reading::unavailable("the peer does not say");
@@ -154,7 +160,7 @@ fn of_peer(peer: &PeerRunner, rig: &Rig<'_>, request: &ClockedRequest, home: &Ho
         delay: None,
     };
     Ok(ArmFacts {
-        work: facts::work(rig, request)?,
+        work: facts::work(rig, requests)?,
         arm,
         plan,
         demands: Demands { prefill: no_floor(), decode: no_floor() },
@@ -200,7 +206,8 @@ mod tests {
         let shim = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/peers/shim.py");
         let mut command = Command::new("python3");
         command.arg(shim).arg(&answers).arg("none");
-        let load = Load { model: "model".into(), threads: 2, context: 32, settings: serde_json::Map::new() };
+        let load =
+            Load { model: "model".into(), threads: 2, context: 32, sequences: 1, settings: serde_json::Map::new() };
         let peer = PeerRunner::start("list", command, &load, Limits::default()).unwrap();
 
         let model = Model::open("synthetic:qwen3-tiny?format=f32").unwrap();
@@ -212,11 +219,12 @@ mod tests {
             cpu: CpuConfig { threads: 4, isa: detect_isa(), pin: false },
             plan: PlanSpec::find("paged").unwrap(),
             class: Class::by_name("f32").unwrap(),
+            sequences: 1,
             context: request.total_tokens(),
             max_rows: 16,
             delay: None,
         };
-        let facts = of_peer(&peer, &rig, &request, &home(folder.path())).unwrap();
+        let facts = of_peer(&peer, &rig, std::slice::from_ref(&request), &home(folder.path())).unwrap();
         assert_eq!(facts.arm.threads, Reading::Available(2), "tuning chose half of the 4 that it was offered");
         assert!(facts.notes.iter().any(|n| n.contains("not tuned here")), "{:?}", facts.notes);
     }

@@ -7,7 +7,7 @@ use tare_evidence::floor::{Ceiling, CeilingSample};
 use tare_evidence::gate::{Check, GateReport, Miss};
 use tare_evidence::provenance::Provenance;
 use tare_evidence::record::{About, Measured, Method};
-use tare_evidence::samples::{Emitted, RowTokens, Samples, TimedRound, Timing};
+use tare_evidence::samples::{Emitted, Samples, TimedRound, Timing};
 use tare_evidence::study::{Design, StudyPlan};
 use tare_evidence::{Draft, Record, Utc};
 use tare_probe::{Host, Quietness};
@@ -162,7 +162,7 @@ fn timed_rounds(judged: &[&Judged]) -> Vec<TimedRound> {
         untimed: Vec::new(),
     };
     let round = |(n, j): (usize, &&Judged)| TimedRound {
-        emitted: Emitted { round: n as u32, rows: vec![j.tokens.clone()] },
+        emitted: Emitted { round: n as u32, rows: j.tokens.clone() },
         // Without times only behind a failed gate, and then the record drops them all.
         timing: j.timing.clone().unwrap_or_else(none),
     };
@@ -216,7 +216,7 @@ fn whole_gate(judged: &[&Judged]) -> GateReport {
         let same = || all().filter(|(_, c)| c.name == check.name);
         let max_error = same().map(|(_, c)| c.max_error).fold(0.0, f64::max);
         let once = check.name == CACHE || check.name.ends_with("-rank");
-        let like_first = same().filter(|(j, _)| j.tokens.ids == first.tokens.ids);
+        let like_first = same().filter(|(j, _)| same_ids(j, first));
         let compared = if once { check.compared } else { like_first.map(|(_, c)| c.compared).sum() };
         whole.checks.push(Check { max_error, compared, ..check.clone() });
     }
@@ -233,15 +233,20 @@ fn whole_gate(judged: &[&Judged]) -> GateReport {
     whole
 }
 
+fn same_ids(a: &Judged, b: &Judged) -> bool {
+    a.tokens.iter().map(|row| &row.ids).eq(b.tokens.iter().map(|row| &row.ids))
+}
+
 /// Ids of every round against those of the first.
 fn agreement(judged: &[&Judged]) -> Check {
-    let first = judged.first().map(|j| j.tokens.ids.clone()).unwrap_or_default();
     let (mut compared, mut differing) = (0, 0);
-    for j in judged {
-        let RowTokens { ids, .. } = &j.tokens;
-        let longest = first.len().max(ids.len());
-        compared += longest as u64;
-        differing += (0..longest).filter(|&i| first.get(i) != ids.get(i)).count();
+    for (first, j) in judged.first().into_iter().flat_map(|first| judged.iter().map(move |j| (first, j))) {
+        for n in 0..first.tokens.len().max(j.tokens.len()) {
+            let [a, b] = [first, j].map(|j| j.tokens.get(n).map_or(&[][..], |row| &row.ids));
+            let longest = a.len().max(b.len());
+            compared += longest as u64;
+            differing += (0..longest).filter(|&i| a.get(i) != b.get(i)).count();
+        }
     }
     Check { name: ROUNDS_AGREE.into(), compared, max_error: if differing == 0 { 0.0 } else { 1.0 }, limit: 0.0 }
 }
@@ -250,6 +255,7 @@ fn agreement(judged: &[&Judged]) -> Check {
 mod tests {
     use super::*;
     use tare_evidence::record::Memory;
+    use tare_evidence::samples::RowTokens;
 
     fn timing() -> Timing {
         Timing {
@@ -279,7 +285,7 @@ mod tests {
                 checks: checks.iter().map(check).collect(),
                 misses: vec![miss; misses],
             },
-            tokens: RowTokens { ids: ids.to_vec(), logits: vec![0.0; ids.len()] },
+            tokens: vec![RowTokens { ids: ids.to_vec(), logits: vec![0.0; ids.len()] }],
             timing: (misses == 0).then(timing),
             memory: Memory {
                 allocator_peak_bytes: none(),

@@ -234,7 +234,7 @@ fn end_to_end_ns(judged: &Judged) -> Reading<u64> {
     match &judged.timing {
         None => Reading::unavailable("the gate failed"),
         Some(timing) => {
-            let emitted = Emitted { round: 0, rows: vec![judged.tokens.clone()] };
+            let emitted = Emitted { round: 0, rows: judged.tokens.clone() };
             let round = TimedRound { emitted, timing: timing.clone() };
             metric_ns(&round, Metric::EndToEnd).map(|ns| ns.round() as u64).into()
         }

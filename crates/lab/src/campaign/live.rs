@@ -44,7 +44,7 @@ pub struct LiveBench {
     starts: Vec<Start>,
     /// Where every arm computes.
     on: On,
-    request: ClockedRequest,
+    requests: Vec<ClockedRequest>,
     host: Host,
     go_on: GoOn,
     sampler: Option<Result<Sampler, String>>,
@@ -58,20 +58,20 @@ impl std::fmt::Debug for LiveBench {
 }
 
 impl LiveBench {
-    /// A world in which `starts` run `request`; `kernels` is the folder of kernels that were compiled for a device.
+    /// A world in which `starts` run `requests` together; `kernels` is the folder of kernels that were compiled for a device.
     ///
     /// # Errors
     /// When a binary or a model file cannot be read, or the arms name no backend that there is.
     pub fn new(
         starts: Vec<Start>,
-        request: ClockedRequest,
+        requests: Vec<ClockedRequest>,
         host: Host,
         kernels: &Path,
         go_on: GoOn,
     ) -> Result<Self, Fault> {
         let sources = sources(&starts)?;
         let on = On::named(starts.first().map_or("cpu", |s| s.spec.backend()), kernels)?;
-        Ok(Self { starts, on, request, host, go_on, sampler: None, sources })
+        Ok(Self { starts, on, requests, host, go_on, sampler: None, sources })
     }
 
     /// What identifies each arm's binary and model file, by label.
@@ -112,7 +112,7 @@ impl Bench for LiveBench {
     fn start(&mut self, arm: usize) -> Result<Box<dyn LiveArm>, Lost> {
         let start = &self.starts[arm];
         let (mut process, _) = ArmProcess::start(&start.binary, self.go_on.clone())?;
-        let load = Load { arm: start.spec.clone(), model: start.model.clone(), request: self.request.clone() };
+        let load = Load { arm: start.spec.clone(), model: start.model.clone(), request: self.requests.clone() };
         match process.ask(&Ask::Load(Box::new(load)))? {
             Answer::Loaded(facts) => Ok(Box::new(Live { process, facts: *facts })),
             other => Err(unexpected(&other)),

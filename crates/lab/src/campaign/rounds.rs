@@ -305,7 +305,7 @@ impl Running<'_> {
             if let Some(why) = failed(&slot.name, &format!(" in round {round}"), judged) {
                 return Some(why);
             }
-            if first.is_some_and(|f| f.slots[i].tokens.ids != judged.tokens.ids) {
+            if first.is_some_and(|f| ids(&f.slots[i]) != ids(judged)) {
                 return Some(format!("{} drew other tokens in round {round} than in round 0", slot.name));
             }
         }
@@ -318,7 +318,7 @@ impl Running<'_> {
         let mut classes: Vec<(&str, Side<'_>)> = Vec::new();
         for (slot, judged) in self.campaign.seating.slots.iter().zip(&log.slots) {
             let arm = &journal.facts(&slot.name)?.arm;
-            let side = Side { arm, gate: &judged.gate, rows: std::slice::from_ref(&judged.tokens) };
+            let side = Side { arm, gate: &judged.gate, rows: &judged.tokens };
             match classes.iter().find(|(_, s)| s.arm.class == arm.class && s.arm.peer.is_none()) {
                 None => classes.push((&slot.name, side)),
                 Some((name, first)) => {
@@ -330,6 +330,11 @@ impl Running<'_> {
         }
         None
     }
+}
+
+/// The ids that were drawn, `[sequences][tokens]`.
+fn ids(judged: &Judged) -> Vec<&[u32]> {
+    judged.tokens.iter().map(|row| &row.ids[..]).collect()
 }
 
 /// Why nothing may be said of the times of an arm: its first miss, or that there are none.

@@ -66,6 +66,9 @@ impl Study {
             let found = format!("{} and {}", w.prompt_tokens, w.output_tokens);
             return Err(Fault::new("work", "at least 1 prompt token and 2 output tokens", found));
         }
+        if w.sequences == 0 {
+            return Err(Fault::new("work.sequences", "at least 1", "0"));
+        }
         if let Some(head) = w.head_as.as_ref().filter(|_| w.written_as.is_none()) {
             return Err(Fault::new(
                 "work.head_as",
@@ -212,6 +215,19 @@ mod tests {
     }
 
     #[test]
+    fn one_sequence_is_the_default_and_changes_no_digest() {
+        let with = |n: usize| {
+            let text = BASE.replace("output_tokens = 5", &format!("output_tokens = 5\nsequences = {n}"));
+            Study::parse(&text).unwrap()
+        };
+        let alone = Study::parse(BASE).unwrap();
+        assert_eq!((alone.work.sequences, alone.plan().unwrap().work.sequences), (1, 1));
+        assert_eq!(with(1).digest().unwrap(), alone.digest().unwrap());
+        assert_ne!(with(8).digest().unwrap(), alone.digest().unwrap());
+        assert_eq!(with(8).plan().unwrap().work.sequences, 8);
+    }
+
+    #[test]
     fn arms_that_differ_in_what_is_not_under_study_are_refused() {
         let said = refused("plan = \"kv-cache\"", "plan = \"kv-cache\"\nthreads = 1");
         assert!(said.contains("arms.other.threads") && said.contains("under_study"), "{said}");
@@ -238,6 +254,7 @@ mod tests {
             ("rounds = 6", "rounds = 6\nturn_tokens = 1", "not timed"),
             ("output_tokens = 5", "output_tokens = 5\nhead_as = \"q6_k\"", "none without `written_as`"),
             ("output_tokens = 5", "output_tokens = 1", "2 output tokens"),
+            ("output_tokens = 5", "output_tokens = 5\nsequences = 0", "work.sequences: expected at least 1"),
             ("label = \"other\"", "label = \"a-a\"", "two `a-a`"),
             ("label = \"other\"", "label = \"o t\"", "`o t`"),
             ("name = \"t\"", "name = \"T\"", "folder name"),

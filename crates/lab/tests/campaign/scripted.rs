@@ -199,7 +199,7 @@ impl LiveArm for ScriptedArm {
                 checks: vec![check],
                 misses: if wrong { vec![miss] } else { Vec::new() },
             },
-            tokens: RowTokens { logits: vec![1.0; ids.len()], ids },
+            tokens: vec![RowTokens { logits: vec![1.0; ids.len()], ids }],
             timing: (!wrong && !is(Trouble::Mute)).then(|| Timing {
                 device: None,
                 setup_ns: 1,
