@@ -18,6 +18,7 @@ use tare_lab::arm::process::{ArmProcess, GoOn};
 use tare_lab::campaign::journal::{Attempt, Line, Opened, When};
 use tare_lab::campaign::live::{LiveBench, Start, now};
 use tare_lab::campaign::{Campaign, Closed, Ended, Journal, Seating, Step, Writer};
+use tare_lab::floor::CeilingKind;
 use tare_lab::peers::tune::Frozen;
 use tare_lab::{BuildInfo, ClockedRequest, Lengths, Study, facts, host, peers};
 use tare_model::Model;
@@ -140,7 +141,8 @@ pub(crate) fn conduct(ready: &Ready, args: &CampaignArgs, settings: &Settings) -
     let interrupt = Interrupt::listen()?;
     let go_on: GoOn = Arc::new(move || !interrupt.pressed());
     let (starts, requests, host) = (ready.starts.clone(), ready.requests.clone(), ready.host.clone());
-    let mut bench = LiveBench::new(starts, requests, host, &settings.kernels(), go_on)?;
+    let ceilings: Vec<CeilingKind> = ready.study.ceilings().map(|(_, kind)| kind).collect();
+    let mut bench = LiveBench::new(starts, (requests, &ceilings), host, &settings.kernels(), go_on)?;
     let build = build_info()?;
     let mut journal = journal(ready, args, settings, (bench.sources(), &build))?;
     // What was settled when the campaign was opened holds to its end, whatever is asked for now.

@@ -130,6 +130,13 @@ pub enum UnderStudy {
     Settings,
 }
 
+impl ArmPlan {
+    /// What an arm that measures a ceiling of the host walks over, in the words of the study file; none of the others.
+    pub fn ceiling(&self) -> Option<&str> {
+        self.what.get("ceiling")?.as_str()
+    }
+}
+
 impl UnderStudy {
     /// The fields of an arm that differ when this does.
     pub fn arm_fields(self) -> &'static [&'static str] {
@@ -289,12 +296,18 @@ impl StudyPlan {
     /// The least rounds that can end in a verdict at the level that all candidates share; none when nobody could run them.
     pub fn deciding_rounds(&self) -> Option<usize> {
         let samples = least_rounds(self.alpha / self.candidates().count().max(1) as f64);
-        self.design.rounds_for(samples, self.arms.len() + 1)
+        self.design.rounds_for(samples, self.labels().len())
     }
 
-    /// Every arm but the baseline.
+    /// Every arm that is held against the baseline: all others but those that measure a ceiling.
     pub fn candidates(&self) -> impl Iterator<Item = &ArmPlan> {
-        self.arms.iter().filter(|a| a.label != self.baseline)
+        self.arms.iter().filter(|a| a.label != self.baseline && a.ceiling().is_none())
+    }
+
+    /// The arms that measure a ceiling of the host. Each has a turn beside every meeting of a round, right before it in
+    /// even rounds and right after it in odd ones; they are in no order and in no pair.
+    pub fn ceilings(&self) -> impl Iterator<Item = &ArmPlan> {
+        self.arms.iter().filter(|a| a.ceiling().is_some())
     }
 
     /// The order of the arms in `round`, from 0. In a duet, labels come in pairs, the one that begins first.
@@ -331,17 +344,18 @@ impl StudyPlan {
                 faults.push(Fault::new(at(field), "a sentence", "none"));
             }
         }
-        if self.under_study.is_empty() && self.arms.len() > 1 {
+        if self.under_study.is_empty() && self.candidates().next().is_some() {
             faults.push(Fault::new(at("under_study"), "what may differ between arms", "nothing"));
         }
         let labels: BTreeSet<&str> = self.arms.iter().map(|a| a.label.as_str()).collect();
         if labels.len() != self.arms.len() || labels.contains(A_A) || labels.contains("") {
             faults.push(Fault::new(at("arms"), format!("labels that differ, none empty or `{A_A}`"), "others"));
         }
-        if !labels.contains(self.baseline.as_str()) {
-            faults.push(Fault::new(at("baseline"), "the label of an arm", format!("`{}`", self.baseline)));
+        if !self.arms.iter().any(|a| a.label == self.baseline && a.ceiling().is_none()) {
+            let expected = "the label of an arm that is timed";
+            faults.push(Fault::new(at("baseline"), expected, format!("`{}`", self.baseline)));
         }
-        let balanced = self.design.balanced_rounds(self.arms.len() + 1).unwrap_or(usize::MAX);
+        let balanced = self.design.balanced_rounds(self.labels().len()).unwrap_or(usize::MAX);
         if self.rounds == 0 || !(self.rounds as usize).is_multiple_of(balanced) {
             let expected = format!("a multiple of {balanced} above 0, for design {}", self.design.name());
             faults.push(Fault::new(at("rounds"), expected, self.rounds.to_string()));

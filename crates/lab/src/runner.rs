@@ -73,14 +73,11 @@ impl Drawn {
         Self { tokens: Vec::with_capacity(steps * sequences), steps: Vec::with_capacity(steps) }
     }
 
-    /// The tokens of each sequence, `[sequences]`. The logits of one that lacks any are left out.
+    /// The tokens of each sequence, `[sequences]`, with the logits that were given.
     pub fn rows(&self) -> Vec<RowTokens> {
         let sequences = self.tokens.len().checked_div(self.steps.len()).unwrap_or(0);
         let of = |n: usize| self.tokens.iter().skip(n).step_by(sequences);
-        let row = |n| RowTokens {
-            ids: of(n).map(|t| t.id).collect(),
-            logits: of(n).map(|t| t.logit).collect::<Option<Vec<f32>>>().unwrap_or_default(),
-        };
+        let row = |n| RowTokens { ids: of(n).map(|t| t.id).collect(), logits: of(n).filter_map(|t| t.logit).collect() };
         (0..sequences).map(row).collect()
     }
 }
@@ -112,7 +109,11 @@ mod tests {
         };
         let rows = drawn.rows();
         assert_eq!((&rows[0].ids[..], &rows[0].logits[..]), (&[1, 3][..], &[0.5, 2.5][..]));
-        assert_eq!((&rows[1].ids[..], rows[1].logits.len()), (&[2, 4][..], 0));
+        assert_eq!(
+            (&rows[1].ids[..], &rows[1].logits[..]),
+            (&[2, 4][..], &[1.5][..]),
+            "one is missing, as the gate sees"
+        );
         assert!(Drawn::default().rows().is_empty());
     }
 }

@@ -202,8 +202,8 @@ impl Sequences {
             self.take(events);
         }
         let cached = |one: &One| if self.all.len() > 1 { one.request.input().len() } else { one.request.prefix.len() };
-        let ends = self.all.iter().enumerate().filter(|_| self.together);
-        ends.map(|(n, one)| self.check_end(n, cached(one))).collect()
+        let mut ends = self.all.iter().enumerate().filter(|_| self.together);
+        ends.try_for_each(|(n, one)| self.check_end(n, cached(one)))
     }
 
     /// What is kept of each when they are finished; none when the plan keeps no cache.

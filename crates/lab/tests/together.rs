@@ -4,7 +4,7 @@ use std::slice::from_ref;
 use tare_cpu::{CpuConfig, detect_isa};
 use tare_evidence::gate::{GateReport, Judgement};
 use tare_lab::clock::{Baton, Timed, Turns, clock, clock_together};
-use tare_lab::floor::{FLOP_CEILING, demands};
+use tare_lab::floor::{FLOP_CEILING, demands, demands_of_shape};
 use tare_lab::gate::{Gate, Run};
 use tare_lab::thresholds::Thresholds;
 use tare_lab::{ClockedRequest, EngineRunner, Lengths, On, ReferenceStore, Rig, facts};
@@ -185,6 +185,15 @@ fn floors_count_weights_once_and_the_cache_of_each() {
             all.weight_bytes > one.weight_bytes && all.weight_bytes < one.weight_bytes * 11 / 10,
             "{all:?} {one:?}"
         );
+    }
+    // Of another engine: the same cache and products, and its own bytes of matrices in every step.
+    let theirs = demands_of_shape(scene.model.config(), &scene.requests, (1000, 2), "dot-int8");
+    for (steps, ours, theirs) in [(1, &all.prefill, &theirs.prefill), (5, &all.decode, &theirs.decode)] {
+        let (ours, theirs) = (ours.available().unwrap(), theirs.available().unwrap());
+        assert_eq!((ours.kv_read_bytes, ours.kv_write_bytes), (theirs.kv_read_bytes, theirs.kv_write_bytes));
+        assert_eq!((theirs.weight_bytes, theirs.flop_ceiling.as_str()), (1000 * steps, "dot-int8"));
+        // Norms and rotations are a plan's own.
+        assert!(theirs.flops <= ours.flops && theirs.flops > ours.flops * 9 / 10, "{theirs:?} {ours:?}");
     }
     let work = facts::work(&rig, &scene.requests).unwrap();
     assert_eq!((work.rows, work.prompt_lengths, work.output_lengths), (3, vec![20; 3], vec![6; 3]));

@@ -178,6 +178,7 @@ pub(crate) fn body(opening: &Document<Opening>, records: &[Record; 3]) -> Campai
         control: vec![Control::of(1, Reading::Available(140_000_000), Reading::Available(141_000_000))],
         pairs,
         outcome: CampaignOutcome::Ruled(ruled),
+        floors: None,
     }
 }
 

@@ -224,9 +224,9 @@ fn release(report: GateReport, timed: Timed, memory: Memory) -> Result<Judged, F
             Judged { gate: gate.report().clone(), tokens, timing, memory, rows, device: None, pages: None }
         }
         Judgement::Failed(gate) => {
-            // A line has no way to say that a logit is no number; the misses say which.
-            let finite = |row: &RowTokens| row.logits.iter().all(|l| l.is_finite());
-            let kept = |row: RowTokens| if finite(&row) { row } else { RowTokens { logits: Vec::new(), ..row } };
+            // A line has no way to say that a logit is no number, or which is missing; the misses say it.
+            let whole = |row: &RowTokens| row.logits.len() == row.ids.len() && row.logits.iter().all(|l| l.is_finite());
+            let kept = |row: RowTokens| if whole(&row) { row } else { RowTokens { logits: Vec::new(), ..row } };
             let tokens = tokens.into_iter().map(kept).collect();
             Judged { gate: gate.report().clone(), tokens, timing: None, memory, rows, device: None, pages: None }
         }
@@ -301,8 +301,8 @@ mod tests {
     #[test]
     fn misses_cross_the_pipe_without_times_even_where_a_logit_is_no_number() {
         assert!(left(&[0.5, 1.5], 0).timing.is_some());
-        for (logits, kept) in [([0.5, 1.5], 2), ([0.5, f32::NAN], 0), ([f32::INFINITY, 1.5], 0)] {
-            let judged = left(&logits, 1);
+        for (logits, kept) in [(&[0.5, 1.5][..], 2), (&[0.5, f32::NAN], 0), (&[f32::INFINITY, 1.5], 0), (&[0.5], 0)] {
+            let judged = left(logits, 1);
             assert_eq!(
                 (judged.timing.is_none(), judged.tokens[0].logits.len(), judged.tokens[0].ids.len()),
                 (true, kept, 2)

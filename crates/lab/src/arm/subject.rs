@@ -17,6 +17,7 @@ use crate::arm::hold::Home;
 use crate::clock::Timed;
 use crate::engine_runner::EngineRunner;
 use crate::facts::{self, ArmFacts};
+use crate::floor::{self, FLOP_CEILING, INT8_CEILING, PRODUCT_CEILING};
 use crate::gate::{Gate, Run, judge_starts};
 use crate::host::Pages;
 use crate::peers::PeerRunner;
@@ -140,7 +141,6 @@ fn of_peer(peer: &PeerRunner, rig: &Rig<'_>, requests: &[ClockedRequest], home: 
     let identity = peer.identity();
     let plan = json!({ "peer": identity.name, "proof": peer.proof() });
     let untold = || Reading::unavailable("the peer does not say");
-    let no_floor = || Reading::unavailable("the kernels of a peer are not known: its request has no floor of its own");
     let arm = Arm {
         plan: identity.name.clone(),
         plan_sha256: canonical::digest(&plan),
@@ -163,7 +163,7 @@ fn of_peer(peer: &PeerRunner, rig: &Rig<'_>, requests: &[ClockedRequest], home: 
         work: facts::work(rig, requests)?,
         arm,
         plan,
-        demands: Demands { prefill: no_floor(), decode: no_floor() },
+        demands: demands(peer, rig, requests),
         config: json!({ "model": rig.model.describe()?.label(), "context": rig.context }),
         build: home.build.clone(),
         // The ceilings of a round are those of what every arm might use.
@@ -171,6 +171,25 @@ fn of_peer(peer: &PeerRunner, rig: &Rig<'_>, requests: &[ClockedRequest], home: 
         streamed_bytes: peer.streamed_bytes(),
         notes: peer.reservations(),
     })
+}
+
+/// What the request of a peer must move and compute, from what it says of its matrices and its cache.
+fn demands(peer: &PeerRunner, rig: &Rig<'_>, requests: &[ClockedRequest]) -> Demands {
+    let none = |why: &str| Demands { prefill: Reading::unavailable(why), decode: Reading::unavailable(why) };
+    let weight_bytes = match peer.streamed_bytes() {
+        Reading::Available(bytes) => bytes,
+        Reading::Unavailable { why } => return none(&format!("bytes of its matrices: {why}")),
+    };
+    let Some(declared) = peer.declared() else { return none("the peer does not declare its class") };
+    let Some(kv_bytes) = declared.kv_bytes() else {
+        return none(&format!("elements of {} in its cache have no whole bytes", declared.kv));
+    };
+    let flop_ceiling = match declared.activation_bits {
+        8 => INT8_CEILING,
+        16 => PRODUCT_CEILING,
+        _ => FLOP_CEILING,
+    };
+    floor::demands_of_shape(rig.model.config(), requests, (weight_bytes, kv_bytes), flop_ceiling)
 }
 
 #[cfg(test)]
@@ -227,5 +246,7 @@ mod tests {
         let facts = of_peer(&peer, &rig, std::slice::from_ref(&request), &home(folder.path())).unwrap();
         assert_eq!(facts.arm.threads, Reading::Available(2), "tuning chose half of the 4 that it was offered");
         assert!(facts.notes.iter().any(|n| n.contains("not tuned here")), "{:?}", facts.notes);
+        let Reading::Unavailable { why } = &facts.demands.decode else { panic!("{:?}", facts.demands) };
+        assert!(why.contains("list does not say"), "its bytes are not known: {why}");
     }
 }

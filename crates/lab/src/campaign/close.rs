@@ -14,9 +14,11 @@ use tare_probe::{Host, Quietness};
 
 use crate::LabError;
 use crate::arm::protocol::Judged;
+use crate::campaign::bench::CeilingTurn;
 use crate::campaign::design::{Seating, Slot};
 use crate::campaign::journal::{Journal, RoundLog};
 use crate::facts::{self, ArmFacts};
+use crate::floor::CeilingKind;
 use crate::gate::{CACHE, ROUNDS_AGREE};
 use crate::host::{self, Moment};
 use crate::study::Study;
@@ -94,7 +96,7 @@ impl Closing<'_> {
             gate: whole_gate(&judged).judge()?,
             measured: Measured {
                 samples: Samples { warmups: Vec::new(), rounds: timed_rounds(&judged) },
-                ceilings: ceilings(rounds),
+                ceilings: ceilings(self.study, rounds, facts.threads),
                 demands: facts.demands.clone(),
             },
         })?)
@@ -115,8 +117,14 @@ impl Closing<'_> {
     /// What a reader of the figures must know.
     fn notes(&self, journal: &Journal, rounds: &[&RoundLog], judged: &[&Judged], facts: &ArmFacts) -> Vec<String> {
         let study = self.study;
-        let mut notes =
-            vec!["each round ran in a process of its own; ceilings were sampled inside each round".to_string()];
+        let mut notes = vec!["each round ran in a process of its own".to_string()];
+        notes.extend(study.ceilings().map(|(arm, kind)| {
+            format!(
+                "`{arm}` measured the ceiling `{}`: it had a turn beside every meeting of a round, before it in even rounds \
+                 and after it in odd ones",
+                kind.ceiling()
+            )
+        }));
         if study.warmups > 0 {
             notes.push(format!(
                 "before each timed request {} warm-up of the same prompt and {} tokens; its tokens passed the gate as \
@@ -137,6 +145,9 @@ impl Closing<'_> {
         }
         notes.extend(journal.stops().map(|s| format!("attempt {} ended in round {}: {}", s.attempt, s.round, s.why)));
         notes.extend(facts.notes.iter().cloned());
+        let l3 = self.host.cpu.caches.l3.available().map(|l3| l3.bytes());
+        let streamed = facts.streamed_bytes.available().filter(|_| study.arms[0].backend() == "cpu");
+        notes.extend(streamed.zip(l3).and_then(|(bytes, l3)| host::fits_in_cache(*bytes, l3)));
         let busiest = rounds.iter().map(|r| &r.quiet).max_by(|a, b| a.spin.lost_share.total_cmp(&b.spin.lost_share));
         notes.extend(busiest.and_then(busy));
         notes
@@ -169,35 +180,43 @@ fn timed_rounds(judged: &[&Judged]) -> Vec<TimedRound> {
     judged.iter().enumerate().map(round).collect()
 }
 
-/// Every sample of every ceiling, with the round inside which it was taken.
-fn ceilings(rounds: &[&RoundLog]) -> Vec<Ceiling> {
-    let Some(first) = rounds.first() else { return Vec::new() };
-    let of = |i: usize| {
-        let mut samples = Vec::new();
-        for r in rounds {
-            match r.ceilings.get(i).map(|c| &c.samples) {
-                Some(Reading::Available(taken)) => {
-                    samples.extend(taken.iter().map(|&(amount, ns)| CeilingSample { round: Some(r.round), amount, ns }))
-                }
-                Some(Reading::Unavailable { why }) => return Reading::unavailable(why),
-                None => return Reading::unavailable(format!("round {} has none", r.round)),
-            }
+/// Every sample of every turn of the ceiling arms; of a ceiling that no arm measures, that there is none.
+fn ceilings(study: &Study, rounds: &[&RoundLog], threads: usize) -> Vec<Ceiling> {
+    let of = |kind: CeilingKind| {
+        let arm = study.ceilings().find(|(_, k)| *k == kind).map(|(label, _)| label);
+        let missing = match study.ceilings().next() {
+            None => "the study has no ceiling arm".to_string(),
+            Some(_) => format!("the study has no ceiling arm that measures `{}`", kind.ceiling()),
+        };
+        let turns = || rounds.iter().flat_map(|r| r.ceilings.iter().map(move |t| (r.round, t)));
+        let its: Vec<(u32, &CeilingTurn)> = turns().filter(|(_, t)| Some(t.arm.as_str()) == arm).collect();
+        let first = its.first().map(|(_, t)| &t.pass);
+        Ceiling {
+            name: kind.ceiling().to_string(),
+            arm: arm.map(str::to_string),
+            resource: kind.resource(),
+            threads: first.map_or(threads as u32, |p| p.threads),
+            working_set_bytes: first.map_or(0, |p| p.working_set_bytes),
+            pages: first.map_or_else(|| "none".to_string(), |p| p.pages.clone()),
+            samples: if arm.is_some() { samples(&its) } else { Reading::unavailable(missing) },
         }
-        Reading::Available(samples)
     };
-    (0..first.ceilings.len())
-        .map(|i| {
-            let c = &first.ceilings[i];
-            Ceiling {
-                name: c.name.clone(),
-                resource: c.resource,
-                threads: c.threads,
-                working_set_bytes: c.working_set_bytes,
-                pages: c.pages.clone(),
-                samples: of(i),
+    CeilingKind::ALL.map(of).into()
+}
+
+/// All samples; none when a turn has none.
+fn samples(turns: &[(u32, &CeilingTurn)]) -> Reading<Vec<CeilingSample>> {
+    let mut all = Vec::new();
+    for (round, t) in turns {
+        match &t.pass.samples {
+            Reading::Available(taken) => {
+                let sample = |&(amount, ns)| CeilingSample { round: Some(*round), turn: Some(t.turn), amount, ns };
+                all.extend(taken.iter().map(sample));
             }
-        })
-        .collect()
+            Reading::Unavailable { why } => return Reading::unavailable(why),
+        }
+    }
+    if all.is_empty() { Reading::unavailable("its arm had no turn") } else { Reading::Available(all) }
 }
 
 /// The check that a miss names when a round behind a passed gate has no times.
