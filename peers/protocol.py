@@ -31,6 +31,8 @@ def serve(engine):
                 os._exit(0)
             if ask["op"] not in ("load", "prefill", "decode", "finish", "rest"):
                 raise ValueError(f"op: no such operation: {ask['op']}")
+            if ask["op"] == "load" and ask.get("sequences", 1) != 1:
+                raise ValueError(f"sequences: expected 1, which this engine's loop runs, found {ask['sequences']}")
             # JSON has no NaN: a logit that is none is sent as null, which is judged as a wrong one.
             answer = json.dumps({"ok": True, **finite(getattr(engine, ask["op"])(ask))}, allow_nan=False)
         except Exception as e:

@@ -41,6 +41,9 @@ fn ids(value: &Value) -> Result<Vec<u32>, Box<dyn Error>> {
 impl Engine {
     fn load(&mut self, ask: &Value) -> Answer {
         let path = ask["model"].as_str().ok_or("model: expected a path")?;
+        if let Some(n) = ask["sequences"].as_u64().filter(|n| *n != 1) {
+            return Err(format!("sequences: expected 1, whose keys and values the model keeps, found {n}").into());
+        }
         if let Some(key) = ask["settings"].as_object().and_then(|s| s.keys().next()) {
             return Err(format!("settings.{key}: no such setting").into());
         }

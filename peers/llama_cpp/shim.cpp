@@ -4,6 +4,8 @@
 // read here, beside the calls that they time. Sampling is the arg max of the logits, the lower id on a tie; the
 // end-of-sequence token ends nothing. When standard input ends the process ends, in the middle of a call too.
 //
+// Several sequences run together: their prompts one after the other, and from then on one token of each in one batch.
+//
 // Built with CUDA, the whole model lies on the first device, which is the engine's own default for one device.
 
 #include "ggml-backend.h"
@@ -208,12 +210,12 @@ class Engine {
     llama_batch       batch   = {};
     int32_t           vocab   = 0;
     int32_t           most    = 0;  // tokens of a batch
-    int32_t           tokens  = 0;  // tokens that the cache can hold
-    int32_t           used    = 0;
-    llama_token       last    = 0;
+    int32_t           tokens  = 0;  // tokens that the cache can hold of a sequence
     bool              paused  = false;
     bool              on_device = false;  // the sampler
     uint64_t          cpu_ns  = 0;
+    std::vector<int32_t>     used;  // tokens of each sequence in the cache
+    std::vector<llama_token> last;  // the token of each that was drawn last
 
   public:
     json load(const json & ask) {
@@ -241,8 +243,13 @@ class Engine {
             throw std::runtime_error("llama.cpp does not load " + path);
         }
         tokens = ask.at("context");
+        const int32_t sequences = ask.value("sequences", 1);
+        if (sequences < 1) throw std::runtime_error("sequences: expected at least 1, found " + std::to_string(sequences));
         llama_context_params c = llama_context_default_params();
-        c.n_ctx           = tokens;
+        // Each sequence has a part of its own, which the engine rounds to this many tokens.
+        constexpr int32_t part = 256;
+        c.n_ctx           = sequences == 1 ? tokens : sequences * ((tokens + part - 1) / part * part);
+        c.n_seq_max       = sequences;
         c.n_batch         = settings.at("batch");
         c.n_ubatch        = settings.at("ubatch");
         c.n_threads       = threads;
@@ -252,12 +259,15 @@ class Engine {
         c.no_perf         = true;
         // The sampler lives as long as the context, which lives as long as the process.
         on_device = samples_on_device(settings.at("sampling"));
-        llama_sampler_seq_config sampler = { 0, nullptr };
+        std::vector<llama_sampler_seq_config> samplers;
+        for (int32_t n = 0; on_device && n < sequences; n++) {
+            llama_sampler * sampler = llama_sampler_chain_init(llama_sampler_chain_default_params());
+            llama_sampler_chain_add(sampler, llama_sampler_init_greedy());
+            samplers.push_back({ n, sampler });
+        }
         if (on_device) {
-            sampler.sampler = llama_sampler_chain_init(llama_sampler_chain_default_params());
-            llama_sampler_chain_add(sampler.sampler, llama_sampler_init_greedy());
-            c.samplers   = &sampler;
-            c.n_samplers = 1;
+            c.samplers   = samplers.data();
+            c.n_samplers = samplers.size();
         }
         context = llama_init_from_model(model, c);
         if (!context) {
@@ -269,11 +279,20 @@ class Engine {
         llama_attach_threadpool(context, pool, nullptr);
         vocab = llama_vocab_n_tokens(llama_model_get_vocab(model));
         most  = llama_n_batch(context);
+        if (sequences > most) {
+            throw std::runtime_error("sequences: expected at most " + std::to_string(most) + ", the tokens of a batch");
+        }
         batch = llama_batch_init(most, 0, 1);
+        used.assign(sequences, 0);
+        last.assign(sequences, 0);
         const Matrices read(path.c_str());
         the_log.proof.push_back(std::string("system_info: ") + llama_print_system_info());
         settings["threads"] = threads;
         settings["openmp"]  = false;
+        if (sequences > 1) {
+            settings["sequences"]  = sequences;
+            settings["kv_unified"] = c.kv_unified;
+        }
         settings["device"]  = device ? json(ggml_backend_dev_description(device)) : json(nullptr);
         return { { "ok", true },
                  { "name", "llama.cpp" },
@@ -292,40 +311,71 @@ class Engine {
     }
 
     json prefill(const json & ask) {
-        const std::vector<llama_token> prefix = ask.at("prefix"), prompt = ask.at("prompt");
+        using Ids = std::vector<llama_token>;
         if (!context) throw std::runtime_error("prefill: no model is loaded");
-        if (used != 0) throw std::runtime_error("prefill: the request before was not finished");
-        if (prompt.empty()) throw std::runtime_error("prompt: expected at least one token, found none");
-        check(prefix);
-        check(prompt);
+        if (used[0] != 0) throw std::runtime_error("prefill: the request before was not finished");
+        const bool several = ask.contains("prompts");
+        const auto lists   = [&](const char * one, const char * more) {
+            return several ? ask.at(more).get<std::vector<Ids>>() : std::vector<Ids>{ ask.at(one).get<Ids>() };
+        };
+        const std::vector<Ids> prefixes = lists("prefix", "prefixes"), prompts = lists("prompt", "prompts");
+        if (prompts.size() != used.size() || prefixes.size() != used.size()) {
+            throw std::runtime_error("prompts: expected " + std::to_string(used.size()) + " sequences, for which the model "
+                                     "was loaded, found " + std::to_string(prompts.size()));
+        }
+        for (size_t n = 0; n < prompts.size(); n++) {
+            if (prompts[n].empty()) throw std::runtime_error("prompt: expected at least one token, found none");
+            check(prefixes[n]);
+            check(prompts[n]);
+        }
         resume();
-        run(prefix, Wanted::none);
+        for (size_t n = 0; n < prompts.size(); n++) {
+            run(n, prefixes[n], Wanted::none);
+        }
         llama_synchronize(context);
         const uint64_t cpu = thread_cpu_ns();
         const auto start = clock_::now();
-        if (int64_t(used) + int64_t(prompt.size()) > tokens) throw std::runtime_error("prompt: longer than the context");
+        for (size_t n = 0; n < prompts.size(); n++) {
+            if (int64_t(used[n]) + int64_t(prompts[n].size()) > tokens) {
+                throw std::runtime_error("prompt: longer than the context");
+            }
+        }
         const uint64_t setup = ns_since(start);
-        run(prompt, Wanted::last);
-        const json logit = draw();
+        std::vector<json> logits;
+        for (size_t n = 0; n < prompts.size(); n++) {
+            run(n, prompts[n], Wanted::last);
+            logits.push_back(draw(n, -1));
+        }
         const uint64_t all = ns_since(start);
         cpu_ns = thread_cpu_ns() - cpu;
-        return { { "ok", true }, { "setup_ns", setup }, { "ns", all - setup }, { "id", last }, { "logit", logit } };
+        json answer = { { "ok", true }, { "setup_ns", setup }, { "ns", all - setup } };
+        if (several) {
+            answer["ids"]    = last;
+            answer["logits"] = logits;
+        } else {
+            answer["id"]    = last[0];
+            answer["logit"] = logits[0];
+        }
+        return answer;
     }
 
     json decode(const json & ask) {
-        const int count = ask.at("tokens");
-        if (used == 0) throw std::runtime_error("decode: no request is under way");
+        const int    count = ask.at("tokens");
+        const size_t all   = count * used.size();
+        if (used.empty() || used[0] == 0) throw std::runtime_error("decode: no request is under way");
         resume();
         std::vector<llama_token> ids;
         std::vector<json>        logits;
         std::vector<uint64_t>    ns;
-        ids.reserve(count), logits.reserve(count), ns.reserve(count);
+        ids.reserve(all), logits.reserve(all), ns.reserve(count);
         const uint64_t cpu = thread_cpu_ns();
         auto before = clock_::now();
         for (int i = 0; i < count; i++) {
-            run({ last }, Wanted::last);
-            logits.push_back(draw());
-            ids.push_back(last);
+            step();
+            for (size_t n = 0; n < used.size(); n++) {
+                logits.push_back(draw(n, n));
+                ids.push_back(last[n]);
+            }
             const auto now = clock_::now();
             ns.push_back(std::chrono::duration_cast<std::chrono::nanoseconds>(now - before).count());
             before = now;
@@ -339,14 +389,13 @@ class Engine {
         const std::vector<llama_token> ids = ask.at("ids");
         const std::string path = ask.at("output");
         if (!context) throw std::runtime_error("score: no model is loaded");
-        if (used != 0) throw std::runtime_error("score: the request before was not finished");
+        if (used[0] != 0) throw std::runtime_error("score: the request before was not finished");
         if (on_device) throw std::runtime_error("score: logits stay on the device where the sampler is");
         check(ids);
         resume();
         std::ofstream out(path, std::ios::binary | std::ios::trunc);
-        run(ids, Wanted::all, &out);
-        llama_memory_clear(llama_get_memory(context), false);
-        used = 0;
+        run(0, ids, Wanted::all, &out);
+        forget();
         out.close();
         if (!out) throw std::runtime_error("score: cannot write " + path);
         return { { "ok", true }, { "rows", ids.size() }, { "vocab", vocab } };
@@ -357,10 +406,9 @@ class Engine {
         const uint64_t resident = resident_bytes();
         const uint64_t cpu = thread_cpu_ns();
         const auto start = clock_::now();
-        llama_memory_clear(llama_get_memory(context), false);
+        forget();
         const uint64_t release = ns_since(start);
         cpu_ns += thread_cpu_ns() - cpu;
-        used = 0;
         return { { "ok", true }, { "release_ns", release }, { "cpu_ns", cpu_ns }, { "rss_bytes", resident } };
     }
 
@@ -386,28 +434,51 @@ class Engine {
         }
     }
 
+    void forget() {
+        llama_memory_clear(llama_get_memory(context), false);
+        std::fill(used.begin(), used.end(), 0);
+    }
+
+    // Row `i` of the batch is the next token of sequence `n`.
+    void put(int32_t i, size_t n, llama_token id, bool logits) {
+        if (used[n] >= tokens) {
+            throw std::runtime_error("the context of " + std::to_string(tokens) + " tokens is full");
+        }
+        batch.token[i]     = id;
+        batch.pos[i]       = used[n]++;
+        batch.n_seq_id[i]  = 1;
+        batch.seq_id[i][0] = llama_seq_id(n);
+        batch.logits[i]    = logits;
+    }
+
+    void forward() {
+        const int32_t code = llama_decode(context, batch);
+        if (code != 0) {
+            throw std::runtime_error("llama_decode answers " + std::to_string(code));
+        }
+    }
+
+    // The last token of every sequence through the model, in one batch.
+    void step() {
+        batch.n_tokens = int32_t(used.size());
+        for (size_t n = 0; n < used.size(); n++) {
+            put(int32_t(n), n, last[n], true);
+        }
+        forward();
+    }
+
     // Of which tokens the logits are wanted.
     enum class Wanted { none, last, all };
 
-    // Runs tokens through the model; where all logits are wanted, they go to `rows`.
-    void run(const std::vector<llama_token> & ids, Wanted wanted, std::ofstream * rows = nullptr) {
-        if (int64_t(used) + int64_t(ids.size()) > tokens) {
-            throw std::runtime_error("the context of " + std::to_string(tokens) + " tokens is full");
-        }
+    // Runs tokens of a sequence through the model; where all logits are wanted, they go to `rows`.
+    void run(size_t n, const std::vector<llama_token> & ids, Wanted wanted, std::ofstream * rows = nullptr) {
         for (size_t done = 0; done < ids.size(); done += batch.n_tokens) {
             batch.n_tokens = int32_t(std::min<size_t>(most, ids.size() - done));
             for (int32_t i = 0; i < batch.n_tokens; i++) {
-                batch.token[i]     = ids[done + i];
-                batch.pos[i]       = used + i;
-                batch.n_seq_id[i]  = 1;
-                batch.seq_id[i][0] = 0;
-                batch.logits[i]    = wanted == Wanted::all || (wanted == Wanted::last && done + i + 1 == ids.size());
+                const bool end = done + i + 1 == ids.size();
+                put(i, n, ids[done + i], wanted == Wanted::all || (wanted == Wanted::last && end));
             }
-            const int32_t code = llama_decode(context, batch);
-            if (code != 0) {
-                throw std::runtime_error("llama_decode answers " + std::to_string(code));
-            }
-            used += batch.n_tokens;
+            forward();
             for (int32_t i = 0; rows && i < batch.n_tokens; i++) {
                 const float * logits = llama_get_logits_ith(context, i);
                 if (!logits) throw std::runtime_error("llama.cpp gave no logits");
@@ -416,17 +487,18 @@ class Engine {
         }
     }
 
-    // The arg max of the last logits, kept in `last`; its logit is returned, or null where the engine keeps it.
-    json draw() {
+    // The arg max of the logits of row `i`, kept as the last token of sequence `n`; its logit is returned, or null where the
+    // engine keeps it.
+    json draw(size_t n, int32_t i) {
         if (on_device) {
-            last = llama_get_sampled_token_ith(context, -1);
-            if (last == LLAMA_TOKEN_NULL) throw std::runtime_error("llama.cpp sampled no token on the device");
+            last[n] = llama_get_sampled_token_ith(context, i);
+            if (last[n] == LLAMA_TOKEN_NULL) throw std::runtime_error("llama.cpp sampled no token on the device");
             return nullptr;
         }
-        const float * logits = llama_get_logits_ith(context, -1);
+        const float * logits = llama_get_logits_ith(context, i);
         if (!logits) throw std::runtime_error("llama.cpp gave no logits");
-        last = arg_max(logits, vocab);
-        return logits[last];
+        last[n] = arg_max(logits, vocab);
+        return logits[last[n]];
     }
 };
 

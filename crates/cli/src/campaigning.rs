@@ -18,6 +18,7 @@ use tare_lab::arm::process::{ArmProcess, GoOn};
 use tare_lab::campaign::journal::{Attempt, Line, Opened, When};
 use tare_lab::campaign::live::{LiveBench, Start, now};
 use tare_lab::campaign::{Campaign, Closed, Ended, Journal, Seating, Step, Writer};
+use tare_lab::floor::CeilingKind;
 use tare_lab::peers::tune::Frozen;
 use tare_lab::{BuildInfo, ClockedRequest, Lengths, Study, facts, host, peers};
 use tare_model::Model;
@@ -36,7 +37,7 @@ pub(crate) struct Ready {
     pub(crate) study: Study,
     pub(crate) plan: StudyPlan,
     pub(crate) starts: Vec<Start>,
-    request: ClockedRequest,
+    requests: Vec<ClockedRequest>,
     host: Host,
 }
 
@@ -50,7 +51,7 @@ impl Ready {
             None => model_spec(&study.work.model, settings)?,
         };
         let model = Model::open(&spec)?;
-        let request = request(&study, &model)?;
+        let requests = requests(&study, &model)?;
         let host = Host::read();
         let own = std::env::current_exe().context("cannot find the running binary")?;
         let mut starts = Vec::new();
@@ -60,18 +61,18 @@ impl Ready {
             starts.push(Start { spec: arm, binary, model });
         }
         for start in &starts {
-            check(start, study.role, &own, &request, &host, settings)
+            check(start, study.role, &own, &requests, &host, settings)
                 .with_context(|| format!("arm `{}`", start.spec.label))?;
         }
-        Ok(Self { study, plan, starts, request, host })
+        Ok(Self { study, plan, starts, requests, host })
     }
 
     /// What the baseline will be asked to compute.
     pub(crate) fn work(&self, settings: &Settings) -> Result<Work> {
         let baseline = &self.starts[0];
         let model = Model::open(&baseline.model)?;
-        let rig = hold::rig(&baseline.spec, &model, &self.request, (self.host.usable_threads, &settings.kernels()))?;
-        Ok(facts::work(&rig, &self.request)?)
+        let rig = hold::rig(&baseline.spec, &model, &self.requests, (self.host.usable_threads, &settings.kernels()))?;
+        Ok(facts::work(&rig, &self.requests)?)
     }
 
     /// Folder of this study's journals.
@@ -92,14 +93,14 @@ fn device_is_here(study: &Study) -> Result<(), Fault> {
     }
 }
 
-/// The request of a study.
-fn request(study: &Study, model: &Model) -> Result<ClockedRequest> {
+/// The request of each sequence of a study.
+fn requests(study: &Study, model: &Model) -> Result<Vec<ClockedRequest>> {
     let w = &study.work;
     let lengths = Lengths { depth: w.depth, prompt_tokens: w.prompt_tokens, output_tokens: w.output_tokens };
     within_training(w.depth.saturating_add(w.prompt_tokens).saturating_add(w.output_tokens), model)?;
-    let mut request = ClockedRequest::drawn(lengths, model.config().vocab, w.seed)?;
-    request.all_prompt_logits = w.prefill_logits == PrefillLogits::All;
-    Ok(request)
+    let mut all = ClockedRequest::drawn_together(lengths, w.sequences, model.config().vocab, w.seed)?;
+    all.iter_mut().for_each(|r| r.all_prompt_logits = w.prefill_logits == PrefillLogits::All);
+    Ok(all)
 }
 
 /// Whether an arm can be made: a plan and a class of this build are looked at here, another build is greeted, a peer
@@ -108,12 +109,13 @@ fn check(
     start: &Start,
     role: Role,
     own: &Path,
-    request: &ClockedRequest,
+    requests: &[ClockedRequest],
     host: &Host,
     settings: &Settings,
 ) -> Result<()> {
     if let Some(name) = &start.spec.peer {
         let entry = peers::registry::entry(name)?;
+        entry.runs_together(requests.len())?;
         if let Reading::Unavailable { why } = peers::install::found(entry, &settings.home) {
             return Err(Fault::new("peer", format!("{name}, installed"), why)
                 .remedy(format!("run `tare peers install {name}`"))
@@ -129,7 +131,7 @@ fn check(
         ArmProcess::start(&start.binary, go_on).map_err(|lost| anyhow::anyhow!("{lost}"))?;
     } else {
         let model = Model::open(&start.model)?;
-        hold::rig(&start.spec, &model, request, (host.usable_threads, &settings.kernels()))?;
+        hold::rig(&start.spec, &model, requests, (host.usable_threads, &settings.kernels()))?;
     }
     Ok(())
 }
@@ -138,8 +140,9 @@ fn check(
 pub(crate) fn conduct(ready: &Ready, args: &CampaignArgs, settings: &Settings) -> Result<Closed> {
     let interrupt = Interrupt::listen()?;
     let go_on: GoOn = Arc::new(move || !interrupt.pressed());
-    let (starts, request, host) = (ready.starts.clone(), ready.request.clone(), ready.host.clone());
-    let mut bench = LiveBench::new(starts, request, host, &settings.kernels(), go_on)?;
+    let (starts, requests, host) = (ready.starts.clone(), ready.requests.clone(), ready.host.clone());
+    let ceilings: Vec<CeilingKind> = ready.study.ceilings().map(|(_, kind)| kind).collect();
+    let mut bench = LiveBench::new(starts, (requests, &ceilings), host, &settings.kernels(), go_on)?;
     let build = build_info()?;
     let mut journal = journal(ready, args, settings, (bench.sources(), &build))?;
     // What was settled when the campaign was opened holds to its end, whatever is asked for now.

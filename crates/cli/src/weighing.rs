@@ -37,14 +37,27 @@ pub(crate) fn request(args: &WorkArgs, model: &Model) -> Result<ClockedRequest> 
     Ok(request)
 }
 
-/// The rig for `request`: its context is exactly what the request needs.
+/// The requests of `sequences` that run together: the one that the flags describe, and others as long.
+pub(crate) fn requests(args: &WorkArgs, sequences: usize, model: &Model) -> Result<Vec<ClockedRequest>> {
+    let first = request(args, model)?;
+    if sequences == 1 {
+        return Ok(vec![first]);
+    }
+    let lengths = Lengths { depth: args.depth, prompt_tokens: first.prompt.len(), output_tokens: first.output_tokens };
+    let mut all = ClockedRequest::drawn_together(lengths, sequences, model.config().vocab, args.seed)?;
+    all.iter_mut().for_each(|r| r.all_prompt_logits = first.all_prompt_logits);
+    Ok(all)
+}
+
+/// The rig for `requests` that run together: its context is exactly what they need.
 pub(crate) fn rig<'m>(
     model: &'m Model,
     how: &HowArgs,
-    request: &ClockedRequest,
+    requests: &[ClockedRequest],
     settings: &Settings,
 ) -> Result<Rig<'m>> {
-    let how = How::of(how, model, Some(request.total_tokens()), settings)?;
+    let needed = requests.iter().map(ClockedRequest::total_tokens).max();
+    let how = How::of(how, model, needed, settings)?;
     let max_rows = how.on.max_rows();
     Ok(Rig {
         model,
@@ -52,6 +65,7 @@ pub(crate) fn rig<'m>(
         cpu: how.cpu,
         plan: how.plan,
         class: how.class,
+        sequences: requests.len(),
         context: how.context,
         max_rows,
         delay: None,
@@ -89,10 +103,10 @@ pub(crate) struct Weighed {
     pub(crate) path: PathBuf,
 }
 
-/// Weighs `request` on `rig` and appends the record to the ledger in `folder`.
+/// Weighs `requests` on `rig`, which run together, and appends the record to the ledger in `folder`.
 pub(crate) fn weigh(
     rig: &Rig<'_>,
-    request: &ClockedRequest,
+    requests: &[ClockedRequest],
     rounds: usize,
     named: Named<'_>,
     (settings, folder): (&Settings, Option<&Path>),
@@ -105,8 +119,10 @@ pub(crate) fn weigh(
     let bar = ProgressBar::new((WARMUPS + rounds + 2) as u64)
         .with_style(ProgressStyle::with_template("{spinner} {msg:40} {bar:30} {elapsed} of about {duration}")?);
     bar.enable_steady_tick(Duration::from_millis(120));
+    let request = requests.first().context("no sequence is to be weighed")?;
+    let several = if requests.len() > 1 { format!("{} sequences of ", requests.len()) } else { String::new() };
     let title = format!(
-        "{}, {} in, {} out, depth {}, class {}, plan {}",
+        "{}, {several}{} in, {} out, depth {}, class {}, plan {}",
         rig.model.describe()?.label(),
         request.prompt.len(),
         request.output_tokens,
@@ -116,7 +132,7 @@ pub(crate) fn weigh(
     );
     let weighing = Weighing {
         rig,
-        request,
+        requests,
         rounds,
         warmups: WARMUPS,
         study: named.study,

@@ -66,7 +66,10 @@ fn a_duet_leaves_an_opening_records_and_a_closing_that_verify() {
     let record: Value = tare_testkit::json(PathBuf::from(v["path"].as_str().unwrap()).with_file_name(name));
     let round = &record["samples"]["rounds"][0];
     assert_eq!(round["timing"]["untimed"], serde_json::json!([0, 4]), "the first token of each turn");
-    assert!(record["ceilings"][0]["samples"][0]["round"].is_u64(), "{}", record["ceilings"][0]);
+    let why = record["ceilings"][0]["samples"]["unavailable"].as_str().unwrap();
+    assert_eq!(why, "the study has no ceiling arm");
+    assert!(record["derived"]["decode"]["percent_of_floor"]["unavailable"].as_str().unwrap().contains(why));
+    assert!(v["campaign"]["body"].get("floors").is_none());
     let pages = &record["provenance"]["host"]["state"]["pages_after_requests"];
     assert_eq!(pages.as_array().map(Vec::len), Some(2), "how each process's memory lay: {pages}");
     assert!(pages[0]["weights"]["bytes"].is_u64() || pages[0]["unavailable"].is_string(), "{pages}");
@@ -118,6 +121,78 @@ fn arms_of_other_plans_are_compared_in_balanced_rounds() {
     for word in ["plans: q?", "kv", "a-a", "% of floor", "inconclusive", "closing"] {
         assert!(said.contains(word), "{word}: {said}");
     }
+}
+
+#[test]
+fn several_sequences_run_together_in_every_arm() {
+    let home = Home::new();
+    for (name, more) in [
+        ("rows-duet", "under_study = [\"plan\"]\ndesign = \"duet\"\nturn_tokens = 2\nrounds = 2"),
+        ("rows-balanced", "under_study = [\"plan\"]\ndesign = \"balanced\"\nrounds = 2"),
+    ] {
+        let path = study(&home, name, more, TWO);
+        let text_of = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, text_of.replace("[work]", "[work]\nsequences = 3")).unwrap();
+        let v = home.json(&["study", text(&path), "--json"]);
+        let body = &v["campaign"]["body"];
+        assert_eq!(body["study"]["work"]["sequences"], 3);
+        assert!(body["outcome"]["ruled"]["rulings"][0]["effect"].is_number(), "{}", body["outcome"]);
+        for id in v["records"].as_array().unwrap() {
+            let file = format!("{}.json", id.as_str().unwrap());
+            let record: Value = tare_testkit::json(PathBuf::from(v["path"].as_str().unwrap()).with_file_name(file));
+            assert_eq!(record["work"]["rows"], 3);
+            let rows = record["samples"]["rounds"][1]["rows"].as_array().unwrap();
+            assert!(rows.len() == 3 && rows.iter().all(|r| r["ids"].as_array().unwrap().len() == 9), "{rows:?}");
+        }
+    }
+    verified(&home);
+    let peer = format!("{ALONE}[[arms]]\nlabel = \"other\"\npeer = \"candle\"\nthreads = 2\n");
+    let path = study(&home, "alone", "under_study = [\"peer\"]\ndesign = \"balanced\"\nrounds = 2", &peer);
+    let text_of = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, text_of.replace("[work]", "[work]\nsequences = 8")).unwrap();
+    let said = home.refused(&["study", text(&path)]);
+    assert!(
+        said.contains("peer candle") && said.contains("8 sequences together") && said.contains("measure one"),
+        "{said}"
+    );
+}
+
+/// In one campaign: a ceiling beside every meeting, and what follows for every arm.
+#[test]
+fn a_ceiling_arm_gives_every_arm_its_percent_of_floor() {
+    let home = Home::new();
+    let arms = format!("{TWO}[[arms]]\nlabel = \"top\"\nceiling = \"read\"\n");
+    let path = study(&home, "floors", "under_study = [\"plan\"]\ndesign = \"balanced\"\nrounds = 2", &arms);
+    let v = home.json(&["study", text(&path), "--json"]);
+    let body = &v["campaign"]["body"];
+    assert_eq!(body["rounds"][0]["order"], serde_json::json!(["paged", "a-a", "kv"]), "it is in no order");
+    assert_eq!(body["pairs"].as_array().unwrap().len(), 2, "and in no pair");
+    let record = format!("{}.json", v["records"][0].as_str().unwrap());
+    let record: Value = tare_testkit::json(PathBuf::from(v["path"].as_str().unwrap()).with_file_name(record));
+    let read = &record["ceilings"][0];
+    assert_eq!((&read["name"], &read["arm"]), (&"memory-read".into(), &"top".into()));
+    let decode = &body["floors"]["arms"][2]["decode"];
+    match read["samples"].as_array() {
+        Some(samples) => {
+            let at = |s: &Value| (s["round"].as_u64().unwrap(), s["turn"].as_u64().unwrap());
+            let turns: std::collections::BTreeSet<_> = samples.iter().map(at).collect();
+            assert_eq!(turns.len(), 6, "three turns in each of two rounds");
+            let l3 = tare_probe::Host::read().cpu.caches.l3.available().map_or(0, |l3| l3.bytes());
+            assert!(read["working_set_bytes"].as_u64().unwrap() > l3, "{read}");
+            assert!(samples.iter().all(|s| s["amount"] == read["working_set_bytes"]), "each is a pass over all of it");
+            assert!(decode["percent_of_floor"].as_f64() > Some(0.0), "{decode}");
+            assert!(decode["bytes_per_s"].as_f64() > Some(0.0), "{decode}");
+        }
+        // A host that has no room for a buffer past its caches.
+        None => assert!(decode["percent_of_floor"]["unavailable"].is_string(), "{decode}"),
+    }
+    verified(&home);
+    let shown = home.run(&["ledger", "show", v["campaign"]["id"].as_str().unwrap()]).success();
+    let shown = String::from_utf8_lossy(&shown.get_output().stdout).into_owned();
+    assert!(shown.contains("floor    top: ") && shown.contains("floor    kv: prefill"), "{shown}");
+    let said = home.run(&["study", text(&path), "--dry-run"]).success();
+    let said = String::from_utf8_lossy(&said.get_output().stdout).into_owned();
+    assert!(said.contains("the ceiling `memory-read`"), "{said}");
 }
 
 #[test]

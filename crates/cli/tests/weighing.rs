@@ -91,6 +91,40 @@ fn a_clocked_request_is_gated_timed_and_kept() {
 }
 
 #[test]
+fn sequences_that_run_together_are_one_record_of_all() {
+    let home = Home::new();
+    let v = clock(&home, &["--sequences", "3", "--depth", "4"]);
+    assert_eq!(v["gate"]["passed"], true, "{}", v["gate"]);
+    let work = &v["work"];
+    assert_eq!((&work["rows"], &work["prompt_lengths"]), (&json!(3), &json!([24, 24, 24])));
+    let round = &v["samples"]["rounds"][0];
+    let rows = round["rows"].as_array().unwrap();
+    assert!(rows.len() == 3 && rows.iter().all(|r| r["logits"].as_array().unwrap().len() == 6), "{rows:?}");
+    assert_eq!(round["timing"]["token_ns"].as_array().unwrap().len(), 5, "a time for a step");
+    let ns: f64 = round["timing"]["token_ns"].as_array().unwrap().iter().map(|n| n.as_f64().unwrap()).sum();
+    let rates = &v["decode"]["rate_tokens_per_s"];
+    let rate = 15.0 * 1e9 / ns;
+    let (low, high) = (rates["min"].as_f64().unwrap(), rates["max"].as_f64().unwrap());
+    assert!(low * 0.999 <= rate && rate <= high * 1.001, "tokens of all three: {rate} in {rates}");
+    let notes = v["about"]["notes"].to_string();
+    assert!(notes.contains("3 sequences") && notes.contains("the bucket of 3 rows"), "{notes}");
+    let report = home.json(&["ledger", "verify", text(&home.path("records")), "--json"]);
+    assert_eq!(report["ok"], true, "{report}");
+    let mut args = clock_args("1", &["--sequences", "2"]);
+    args.retain(|a| *a != "--json");
+    let said = String::from_utf8_lossy(&home.run(&args).success().get_output().stdout).into_owned();
+    assert!(said.contains("2 sequences of 24 in") && said.contains("of 2 sequences together"), "{said}");
+    for (more, says) in [
+        (&["--sequences", "0"][..], "at least 1"),
+        (&["--sequences", "2", "--ids", "x.json"], "cannot be used with"),
+        (&["--sequences", "2", "--plan", "recompute"], "this plan keeps no cache"),
+    ] {
+        let said = home.refused(&clock_args("1", more));
+        assert!(said.contains(says), "{more:?}: {said}");
+    }
+}
+
+#[test]
 fn a_request_that_cannot_be_weighed_is_refused_before_it_runs() {
     let home = Home::new();
     assert!(home.refused(&clock_args("0", &[])).contains("at least 1"));

@@ -47,12 +47,16 @@ impl Program {
 }
 
 /// The buckets of an engine: 1 row, then four times as many each, and from 64 on, where what a step costs grows with its
-/// rows, twice as many, up to `max_rows`; where that is more than a few, one of each size for few selected rows and one for
-/// many. A function of the limits alone, so that the same configuration runs the same kernels everywhere.
+/// rows, twice as many, up to `max_rows`; and one of `max_sequences` rows, which a step has while all of them decode. Where
+/// that is more than a few rows, there is one of each size for few selected rows and one for many. A function of the limits
+/// alone, so that the same configuration runs the same kernels everywhere.
 pub(crate) fn buckets(max_rows: usize, max_sequences: usize) -> Vec<Bucket> {
     let mut rows = vec![1];
     while let Some(last) = rows.last().copied().filter(|last| *last < max_rows) {
         rows.push((last * if last < 64 { 4 } else { 2 }).min(max_rows));
+    }
+    if let Err(place) = rows.binary_search(&max_sequences.clamp(1, max_rows.max(1))) {
+        rows.insert(place, max_sequences);
     }
     let of = |rows: usize| {
         let (few, many) = (rows.min(FEW), rows.min(SELECTED.max(max_sequences)));
@@ -83,5 +87,13 @@ mod tests {
         assert_eq!(all(128, 4), few);
         assert_eq!(all(600, 4)[8..], [(256, 4), (256, 64), (512, 4), (512, 64), (600, 4), (600, 64)]);
         assert_eq!(all(512, 100)[11], (512, 100));
+        let beside = |max_sequences| {
+            let mut rows: Vec<usize> = buckets(64, max_sequences).iter().map(|b| b.rows).collect();
+            rows.dedup();
+            rows
+        };
+        assert_eq!(beside(1), [1, 4, 16, 64]);
+        assert_eq!(beside(8), [1, 4, 8, 16, 64], "a step in which all of them decode");
+        assert_eq!(beside(100), [1, 4, 16, 64], "no step has more rows than the budget");
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::check;
 use crate::document::{Body, Document, Kind};
+use crate::floors::Floors;
 use crate::opening::study_fault;
 use crate::pooled;
 use crate::record::About;
@@ -34,6 +35,9 @@ pub struct Campaign {
     pub pairs: Vec<Pair>,
     /// What follows from them.
     pub outcome: CampaignOutcome,
+    /// How far the arms are from their floors on the ceilings that arms of this campaign measured; left out where none did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub floors: Option<Floors>,
 }
 
 /// One attempt at a campaign.
@@ -204,6 +208,7 @@ pub fn faults_with(document: &Document<Campaign>, records: &PairRecords, shelf: 
     let mut faults = pooled::opening_faults(document, shelf);
     faults.extend(pooled::closing_faults(document, shelf));
     faults.extend(pooled::place_faults(document, records));
+    check::follows("floors", Floors::of(&campaign.study, records), &campaign.floors, &mut faults);
     let mut against = pooled::binary_faults(document, shelf);
     against.extend(pooled::confounds(campaign, records));
     let derived = rule(&campaign.study, &campaign.pairs, records);

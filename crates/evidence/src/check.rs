@@ -105,11 +105,16 @@ fn version_faults(record: &Record) -> Vec<Fault> {
         Outcome::Timed(t) => t.measured.samples.rounds.iter().any(|r| !r.timing.untimed.is_empty()),
         Outcome::Void(_) => false,
     };
+    let arms_of_ceilings = match &record.outcome {
+        Outcome::Timed(t) => t.measured.ceilings.iter().any(|c| c.arm.is_some()),
+        Outcome::Void(_) => false,
+    };
     let newer = [
         ("arm.settings", record.arm.settings.is_some()),
         ("arm.delay", record.arm.delay.is_some()),
         ("method.label", record.method.label.is_some()),
         ("samples: untimed", untimed),
+        ("ceilings: arm", arms_of_ceilings),
         ("samples: rows without logits", !agree::all_logits(record)),
     ];
     let fault = |(at, _)| Fault::new(at, "nothing, in a record of version 1", "a value").remedy("write version 2");

@@ -205,7 +205,7 @@ fn end_to_end_ns(r: &TimedRound) -> f64 {
 }
 
 /// The share of the decoded tokens that count, over all rounds.
-fn timed_share(rounds: &[TimedRound]) -> f64 {
+pub(crate) fn timed_share(rounds: &[TimedRound]) -> f64 {
     let all: usize = rounds.iter().map(|r| r.emitted.decoded()).sum();
     let timed: usize = rounds.iter().map(TimedRound::timed_tokens).sum();
     timed as f64 / all as f64
@@ -312,14 +312,10 @@ fn least_ns(amount: u128, name: &str, resource: Resource, ceilings: &[Ceiling]) 
     let Some(ceiling) = ceilings.iter().find(|c| c.name == name && c.resource == resource) else {
         return Reading::unavailable(format!("no ceiling `{name}` was measured"));
     };
-    let samples = match &ceiling.samples {
-        Reading::Available(samples) => samples,
-        Reading::Unavailable { why } => return Reading::unavailable(why),
-    };
-    let rates: Vec<f64> =
-        samples.iter().filter(|s| s.ns > 0 && s.amount > 0).map(|s| s.amount as f64 / s.ns as f64).collect();
-    match stats::median(&rates) {
-        Some(per_ns) => Reading::Available(amount as f64 / per_ns),
-        None => Reading::unavailable(format!("ceiling `{name}` has no usable sample")),
+    let per_ns = ceiling.rates().map(|rates| stats::median(&rates));
+    match per_ns {
+        Ok(Some(per_ns)) => Reading::Available(amount as f64 / per_ns),
+        Ok(None) => Reading::unavailable(format!("ceiling `{name}` has no usable sample")),
+        Err(why) => Reading::unavailable(why),
     }
 }

@@ -48,6 +48,9 @@ impl Demand {
 pub struct Ceiling {
     /// Its name, to which demands refer.
     pub name: String,
+    /// Label of the ceiling arm of the same campaign whose turns these are; left out where no arm measured it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arm: Option<String>,
     /// What is counted.
     pub resource: Resource,
     /// Threads that took part.
@@ -59,6 +62,22 @@ pub struct Ceiling {
     /// Each measurement, or why there is none.
     #[schemars(with = "ReadingShape<Vec<CeilingSample>>")]
     pub samples: Reading<Vec<CeilingSample>>,
+}
+
+impl Ceiling {
+    /// Amount for each nanosecond, of every sample that has both.
+    ///
+    /// # Errors
+    /// Why there is none, as a reading has it.
+    pub(crate) fn rates(&self) -> Result<Vec<f64>, String> {
+        let samples = match &self.samples {
+            Reading::Available(samples) => samples,
+            Reading::Unavailable { why } => return Err(why.clone()),
+        };
+        let used = samples.iter().filter(|s| s.ns > 0 && s.amount > 0);
+        let rates: Vec<f64> = used.map(|s| s.amount as f64 / s.ns as f64).collect();
+        if rates.is_empty() { Err(format!("ceiling `{}` has no usable sample", self.name)) } else { Ok(rates) }
+    }
 }
 
 /// What a ceiling counts.
@@ -77,6 +96,9 @@ pub enum Resource {
 pub struct CeilingSample {
     /// The round inside which it ran; none when it was measured apart from the rounds.
     pub round: Option<u32>,
+    /// The turn of its arm in that round, from 0; left out where no arm measured it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turn: Option<u32>,
     /// Bytes or flops done.
     pub amount: u64,
     /// Nanoseconds taken.

@@ -97,7 +97,7 @@ pub struct Arm {
     pub isa: String,
     /// `cpu`, `cuda` or the peer's.
     pub backend: String,
-    /// Bytes of weights read for one decoded token.
+    /// Bytes of weights read for one decoded token: for a step, which gives a token to every row.
     #[schemars(with = "ReadingShape<u64>")]
     pub streamed_bytes_per_token: Reading<u64>,
     /// The other engine, when it was not tare that ran.

@@ -25,6 +25,7 @@ pub mod decision;
 pub mod derive;
 pub mod document;
 pub mod floor;
+pub mod floors;
 pub mod gate;
 pub mod identity;
 pub mod ledger;

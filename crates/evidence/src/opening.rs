@@ -93,7 +93,7 @@ fn power_faults(
     }
     match samples_for_power(effect, power, spread, &study.terms()) {
         Ok(samples) => {
-            let needed = study.design.rounds_for(samples, study.arms.len() + 1);
+            let needed = study.design.rounds_for(samples, study.labels().len());
             if needed != Some(study.rounds as usize) {
                 let expected =
                     needed.map_or("rounds that somebody could run".into(), |n| format!("{n}, which find it"));

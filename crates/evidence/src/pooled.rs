@@ -206,8 +206,15 @@ fn one_record(document: &Document<Campaign>, pair: &Pair, record: &Record, label
     same("provenance.host.class_sha256", ours.class_sha256.clone(), its.class_sha256.clone());
     let (planned, work) = (&study.work, &record.work);
     same("work.depth", planned.depth.to_string(), work.depth.to_string());
-    same("work.prompt_lengths", format!("[{}]", planned.prompt_tokens), format!("{:?}", work.prompt_lengths));
-    same("work.output_lengths", format!("[{}]", planned.output_tokens), format!("{:?}", work.output_lengths));
+    let each = |tokens: u32| format!("{tokens} for each of {} sequences", planned.sequences);
+    let told = |lengths: &[u32]| match lengths {
+        [first, rest @ ..] if rest.iter().all(|n| n == first) => {
+            format!("{first} for each of {} sequences", lengths.len())
+        }
+        others => format!("{others:?}"),
+    };
+    same("work.prompt_lengths", each(planned.prompt_tokens), told(&work.prompt_lengths));
+    same("work.output_lengths", each(planned.output_tokens), told(&work.output_lengths));
     same("work.prefill_logits", format!("{:?}", planned.prefill_logits), format!("{:?}", work.prefill_logits));
     let opened = campaign.attempts.first().map(|a| a.opened_at);
     if opened.is_some_and(|opened| record.about.created_at < opened)

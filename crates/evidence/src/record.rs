@@ -18,8 +18,8 @@ use tare_core::{Fault, Reading};
 
 /// Version of the written form. A change that an old reader would misread raises it.
 ///
-/// Version 2 adds fields that may be left out: `timing.untimed`, `arm.settings`, `arm.delay`, `method.label`; and rows of
-/// a peer may have no logits.
+/// Version 2 adds fields that may be left out: `timing.untimed`, `arm.settings`, `arm.delay`, `method.label`, `arm` of a
+/// ceiling and `turn` of its samples; and rows of a peer may have no logits.
 pub const SCHEMA_VERSION: u32 = 2;
 
 /// The versions that are read.

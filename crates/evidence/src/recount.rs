@@ -16,7 +16,7 @@ const ROUNDS_AGREE: &str = "rounds-agree";
 const LOGIT_CHECKS: [&str; 2] = ["emulation-logit", "accuracy-logit"];
 /// Checks of the ids of the first run.
 const RANK_CHECKS: [&str; 2] = ["emulation-rank", "accuracy-rank"];
-/// A check of the keys and of the values of every layer.
+/// A check of the keys and of the values of every layer, of every row.
 const KV_CHECK: &str = "kv";
 
 /// Everything that the gate says otherwise than the samples do. A check of another name is another writer's, and nothing
@@ -45,7 +45,8 @@ pub(crate) fn faults(record: &Record) -> Vec<Fault> {
             faults.extend(compared_fault(check, tokens(&[first])));
         } else if name == KV_CHECK && passed {
             let layers = widest(record).pointer("/kv/layers").and_then(Value::as_u64);
-            faults.extend(layers.and_then(|layers| compared_fault(check, layers.saturating_mul(2))));
+            let rows = u64::from(record.work.rows);
+            faults.extend(layers.and_then(|layers| compared_fault(check, layers.saturating_mul(2 * rows))));
         }
     }
     faults

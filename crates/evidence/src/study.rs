@@ -92,6 +92,18 @@ pub struct WorkPlan {
     /// The format of that file's output head. Left out where it is that of the others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub head_as: Option<String>,
+    /// Sequences of these lengths that run in the same steps. Left out where one runs alone.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub sequences: u32,
+}
+
+fn one() -> u32 {
+    1
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde hands it a reference")]
+fn is_one(n: &u32) -> bool {
+    *n == 1
 }
 
 /// Something that a study may vary.
@@ -116,6 +128,13 @@ pub enum UnderStudy {
     Delay,
     /// Settings of an arm beyond its plan.
     Settings,
+}
+
+impl ArmPlan {
+    /// What an arm that measures a ceiling of the host walks over, in the words of the study file; none of the others.
+    pub fn ceiling(&self) -> Option<&str> {
+        self.what.get("ceiling")?.as_str()
+    }
 }
 
 impl UnderStudy {
@@ -207,9 +226,9 @@ impl Design {
 pub enum Metric {
     /// Time of the prefill.
     Prefill,
-    /// Mean time of a token after the first.
+    /// Mean time of a token after the first; of several sequences that run together, a step's time over its tokens.
     Decode,
-    /// Median time of a token after the first: a disturbance that hits some tokens leaves it alone, and so does a loss
+    /// Median time of a step after the first token: a disturbance that hits some tokens leaves it alone, and so does a loss
     /// that does. In a duet the ratio of a round is the median over the ratios of its steps: each step of one arm has the
     /// other arm's a moment later.
     InterToken,
@@ -277,12 +296,18 @@ impl StudyPlan {
     /// The least rounds that can end in a verdict at the level that all candidates share; none when nobody could run them.
     pub fn deciding_rounds(&self) -> Option<usize> {
         let samples = least_rounds(self.alpha / self.candidates().count().max(1) as f64);
-        self.design.rounds_for(samples, self.arms.len() + 1)
+        self.design.rounds_for(samples, self.labels().len())
     }
 
-    /// Every arm but the baseline.
+    /// Every arm that is held against the baseline: all others but those that measure a ceiling.
     pub fn candidates(&self) -> impl Iterator<Item = &ArmPlan> {
-        self.arms.iter().filter(|a| a.label != self.baseline)
+        self.arms.iter().filter(|a| a.label != self.baseline && a.ceiling().is_none())
+    }
+
+    /// The arms that measure a ceiling of the host. Each has a turn beside every meeting of a round, right before it in
+    /// even rounds and right after it in odd ones; they are in no order and in no pair.
+    pub fn ceilings(&self) -> impl Iterator<Item = &ArmPlan> {
+        self.arms.iter().filter(|a| a.ceiling().is_some())
     }
 
     /// The order of the arms in `round`, from 0. In a duet, labels come in pairs, the one that begins first.
@@ -319,20 +344,24 @@ impl StudyPlan {
                 faults.push(Fault::new(at(field), "a sentence", "none"));
             }
         }
-        if self.under_study.is_empty() && self.arms.len() > 1 {
+        if self.under_study.is_empty() && self.candidates().next().is_some() {
             faults.push(Fault::new(at("under_study"), "what may differ between arms", "nothing"));
         }
         let labels: BTreeSet<&str> = self.arms.iter().map(|a| a.label.as_str()).collect();
         if labels.len() != self.arms.len() || labels.contains(A_A) || labels.contains("") {
             faults.push(Fault::new(at("arms"), format!("labels that differ, none empty or `{A_A}`"), "others"));
         }
-        if !labels.contains(self.baseline.as_str()) {
-            faults.push(Fault::new(at("baseline"), "the label of an arm", format!("`{}`", self.baseline)));
+        if !self.arms.iter().any(|a| a.label == self.baseline && a.ceiling().is_none()) {
+            let expected = "the label of an arm that is timed";
+            faults.push(Fault::new(at("baseline"), expected, format!("`{}`", self.baseline)));
         }
-        let balanced = self.design.balanced_rounds(self.arms.len() + 1).unwrap_or(usize::MAX);
+        let balanced = self.design.balanced_rounds(self.labels().len()).unwrap_or(usize::MAX);
         if self.rounds == 0 || !(self.rounds as usize).is_multiple_of(balanced) {
             let expected = format!("a multiple of {balanced} above 0, for design {}", self.design.name());
             faults.push(Fault::new(at("rounds"), expected, self.rounds.to_string()));
+        }
+        if self.work.sequences == 0 {
+            faults.push(Fault::new(at("work.sequences"), "at least 1", "0"));
         }
         if self.work.prompt_tokens == 0 || self.work.output_tokens == 0 {
             faults.push(Fault::new(at("work"), "prompt and output of at least one token", "a length of 0"));

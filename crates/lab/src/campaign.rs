@@ -1,7 +1,7 @@
 //! The one campaign runner: a study from its opening to its closing.
 //!
-//! A *round* runs every arm once, each in a fresh process, after a look at how quiet the host is and a sample of its
-//! ceilings. Every finished round is in the journal before the next begins, so that Ctrl-C, a lost process or a crash
+//! A *round* runs every arm once, each in a fresh process, after a look at how quiet the host is; arms that measure its
+//! ceilings have a turn beside every meeting. Every finished round is in the journal before the next begins, so that Ctrl-C, a lost process or a crash
 //! loses one round at most, and another attempt goes on where the last one ended.
 //!
 //! - [`design`]: which arms meet in which round, in which order. Pure.

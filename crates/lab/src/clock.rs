@@ -1,4 +1,4 @@
-//! View 1, the request clock: what one request costs, token by token.
+//! View 1, the request clock: what one request costs, token by token, or several of one length that run together.
 //!
 //! A request on the clock is a [`Runner`] driven through one request. Alone it has one turn; in a duet the same calls
 //! come in many. What is inside and outside the clock is said where the clock is read: [`crate::engine_runner`] for the
@@ -10,7 +10,7 @@ use tare_evidence::samples::{DeviceTiming, Emitted, RowTokens, Timing};
 
 use crate::LabError;
 use crate::engine_runner::EngineRunner;
-use crate::runner::{Drawn, Ended, Prefilled, Runner};
+use crate::runner::{Drawn, Ended, Runner};
 use crate::work::ClockedRequest;
 
 /// One request, as the clock saw it.
@@ -18,9 +18,9 @@ use crate::work::ClockedRequest;
 pub struct Timed {
     /// Handing the request to the engine.
     pub setup_ns: u64,
-    /// From then to the first token on the host; admission and cache set-up are in it.
+    /// From then to the first token of every sequence on the host; admission and cache set-up are in it.
     pub prefill_ns: u64,
-    /// From each token to the next: `output_tokens - 1` of them.
+    /// From each step to the next: `output_tokens - 1` of them, each a token of every sequence.
     pub decode_ns: Vec<u64>,
     /// Indices of `decode_ns` that are the first of a turn after another arm had its turn: in no figure.
     pub untimed: Vec<u32>,
@@ -30,10 +30,8 @@ pub struct Timed {
     pub main_thread_cpu_ns: Reading<u64>,
     /// The most bytes that were allocated at once between submitting and release, whatever was allocated before included.
     pub allocator_peak_bytes: Reading<u64>,
-    /// The tokens drawn.
-    pub ids: Vec<u32>,
-    /// The F32 logit of each; empty when the engine does not give them out.
-    pub logits: Vec<f32>,
+    /// The tokens drawn, `[sequences]`; without logits when the engine does not give them out.
+    pub tokens: Vec<RowTokens>,
     /// Rows that went through the layers and through the head.
     pub rows: Reading<(u64, u64)>,
     /// Prefill and decode by the device's own clock; none where nothing has one.
@@ -46,17 +44,25 @@ pub struct Timed {
 /// When the engine refuses or fails, draws another number of tokens than was asked for, or did not start at the depth
 /// that was asked for.
 pub fn clock(engine: &mut Engine, request: &ClockedRequest) -> Result<Timed, LabError> {
+    clock_together(engine, std::slice::from_ref(request))
+}
+
+/// Runs `requests` once on the clock of `engine`, all of them in the same steps, in one turn.
+///
+/// # Errors
+/// As [`clock`], or when they are not of one length or the engine does not run as many together.
+pub fn clock_together(engine: &mut Engine, requests: &[ClockedRequest]) -> Result<Timed, LabError> {
     let mut runner = EngineRunner::new(engine);
-    let mut run = Turns::begin(&mut runner, request)?;
-    run.decode(&mut runner, request.output_tokens - 1, Baton::Kept)?;
+    let mut run = Turns::begin(&mut runner, requests)?;
+    run.decode(&mut runner, requests[0].output_tokens - 1, Baton::Kept)?;
     run.end(&mut runner)
 }
 
 /// A request that is run in turns, and what was drawn so far.
 #[derive(Debug)]
 pub struct Turns {
-    prefilled: Prefilled,
-    drawn: Vec<Drawn>,
+    setup_ns: u64,
+    drawn: Drawn,
     untimed: Vec<u32>,
 }
 
@@ -70,50 +76,52 @@ pub enum Baton {
 }
 
 impl Turns {
-    /// The prompt and the first token.
+    /// The prompts and the first token of each.
     ///
     /// # Errors
     /// As [`Runner::prefill`].
-    pub fn begin(runner: &mut dyn Runner, request: &ClockedRequest) -> Result<Self, LabError> {
-        let prefilled = runner.prefill(request)?;
-        Ok(Self { prefilled, drawn: Vec::with_capacity(request.output_tokens), untimed: Vec::new() })
+    pub fn begin(runner: &mut dyn Runner, requests: &[ClockedRequest]) -> Result<Self, LabError> {
+        let steps = requests.first().map_or(0, |r| r.output_tokens);
+        let mut drawn = Drawn::with_room(steps, requests.len());
+        let setup_ns = runner.prefill(requests, &mut drawn)?;
+        Ok(Self { setup_ns, drawn, untimed: Vec::new() })
     }
 
-    /// One turn of `tokens`.
+    /// One turn of `steps`.
     ///
     /// # Errors
     /// As [`Runner::decode`].
-    pub fn decode(&mut self, runner: &mut dyn Runner, tokens: usize, baton: Baton) -> Result<(), LabError> {
-        if baton == Baton::Returned && tokens > 0 {
-            self.untimed.push(self.drawn.len() as u32);
+    pub fn decode(&mut self, runner: &mut dyn Runner, steps: usize, baton: Baton) -> Result<(), LabError> {
+        if baton == Baton::Returned && steps > 0 {
+            self.untimed.push(self.drawn() as u32);
         }
-        runner.decode(tokens, &mut self.drawn)
+        runner.decode(steps, &mut self.drawn)
     }
 
-    /// Tokens after the first that were drawn so far.
+    /// Steps after the first that were drawn so far.
     pub fn drawn(&self) -> usize {
-        self.drawn.len()
+        self.drawn.steps.len().saturating_sub(1)
     }
 
     /// Ends the request.
     ///
     /// # Errors
-    /// As [`Runner::finish`].
+    /// As [`Runner::finish`], or when nothing was drawn.
     pub fn end(self, runner: &mut dyn Runner) -> Result<Timed, LabError> {
         let Ended { release_ns, main_thread_cpu_ns, allocator_peak_bytes, rows } = runner.finish()?;
-        let Self { prefilled: Prefilled { setup_ns, first }, drawn, untimed } = self;
-        let all = || std::iter::once(&first).chain(&drawn);
-        let device = first.device_ns.zip(drawn.iter().map(|d| d.device_ns).collect::<Option<Vec<u64>>>());
+        let Self { setup_ns, drawn, untimed } = self;
+        let none = || LabError::Request("drew no token".to_string());
+        let (first, steps) = drawn.steps.split_first().ok_or_else(none)?;
+        let device = first.device_ns.zip(steps.iter().map(|s| s.device_ns).collect::<Option<Vec<u64>>>());
         Ok(Timed {
             setup_ns,
             prefill_ns: first.ns,
-            decode_ns: drawn.iter().map(|d| d.ns).collect(),
+            decode_ns: steps.iter().map(|s| s.ns).collect(),
             untimed,
             release_ns,
             main_thread_cpu_ns,
             allocator_peak_bytes,
-            ids: all().map(|d| d.id).collect(),
-            logits: all().map(|d| d.logit).collect::<Option<Vec<f32>>>().unwrap_or_default(),
+            tokens: drawn.rows(),
             rows,
             device: device.map(|(prefill_ns, token_ns)| DeviceTiming { prefill_ns, token_ns }),
         })
@@ -123,8 +131,7 @@ impl Turns {
 impl Timed {
     /// What a record keeps of it whether or not the gate passes.
     pub fn emitted(&self, round: usize) -> Emitted {
-        let row = RowTokens { ids: self.ids.clone(), logits: self.logits.clone() };
-        Emitted { round: round as u32, rows: vec![row] }
+        Emitted { round: round as u32, rows: self.tokens.clone() }
     }
 
     /// What a record keeps of it behind a passed gate.

@@ -48,28 +48,29 @@ pub struct ArmFacts {
 }
 
 impl ArmFacts {
-    /// The facts of `engine`, which `rig` made, for `request`.
+    /// The facts of `engine`, which `rig` made, for `requests` that run together.
     ///
     /// # Errors
     /// When the model cannot be read or a fact has no JSON form.
     pub fn of_engine(
         rig: &Rig<'_>,
         engine: &Engine,
-        request: &ClockedRequest,
+        requests: &[ClockedRequest],
         build: &BuildInfo,
     ) -> Result<Self, LabError> {
         let resolved = widest(engine)?;
         let plan = plan_json(engine, resolved)?;
         let streamed = streamed_bytes(resolved);
         let mut notes = slow_paths(engine);
+        notes.extend(together(engine, requests.len()));
         if rig.plan.cache == CacheKind::Concatenate {
             notes.push("memory.kv_bytes leaves out the copy that stands while a region grows".to_string());
         }
         Ok(Self {
-            work: work(rig, request)?,
+            work: work(rig, requests)?,
             arm: arm(rig, engine, resolved, &canonical::digest(&plan), build)?,
             plan,
-            demands: floor::demands(&resolved.plan, request, floor::flop_ceiling(rig.class)),
+            demands: floor::demands(&resolved.plan, requests, floor::flop_ceiling(rig.class)),
             config: config(rig, engine),
             build: build.clone(),
             threads: engine.info().threads,
@@ -116,20 +117,35 @@ fn largest<'a>(readings: impl Iterator<Item = &'a Reading<u64>>) -> Reading<u64>
     readings.reduce(larger).cloned().unwrap_or_else(|| Reading::unavailable("there was no round"))
 }
 
+/// How several sequences run together; nothing of one.
+fn together(engine: &Engine, sequences: usize) -> Option<String> {
+    let rows = engine.resolved().iter().map(|r| r.plan.bucket.rows).filter(|rows| *rows >= sequences).min();
+    (sequences > 1).then(|| {
+        let bucket = rows.map_or("no bucket takes it".to_string(), |rows| format!("it runs in the bucket of {rows} rows"));
+        format!(
+            "{sequences} sequences: their prompts were computed one after the other; after that a step has one row of each: \
+             {bucket}"
+        )
+    })
+}
+
 /// What is computed, as a record's identity has it.
 ///
 /// # Errors
-/// When the model cannot be read.
-pub fn work(rig: &Rig<'_>, request: &ClockedRequest) -> Result<Work, LabError> {
+/// When the model cannot be read, or there is no request.
+pub fn work(rig: &Rig<'_>, requests: &[ClockedRequest]) -> Result<Work, LabError> {
+    let Some(request) = requests.first() else { return Err(LabError::Request("has no sequence".to_string())) };
+    let inputs: Vec<Vec<u32>> = requests.iter().map(ClockedRequest::input).collect();
+    let lengths = |of: fn(&ClockedRequest) -> usize| requests.iter().map(|r| of(r) as u32).collect();
     let sampling = request.greedy();
     Ok(Work {
         weights_values_sha256: rig.model.values_digest()?,
         shape: rig.model.describe()?.name,
-        prompt_ids_sha256: prompt_ids_sha256(&[request.input()])?,
-        prompt_lengths: vec![request.prompt.len() as u32],
-        output_lengths: vec![request.output_tokens as u32],
+        prompt_ids_sha256: prompt_ids_sha256(&inputs)?,
+        prompt_lengths: lengths(|r| r.prompt.len()),
+        output_lengths: lengths(|r| r.output_tokens),
         prefill_logits: if request.all_prompt_logits { PrefillLogits::All } else { PrefillLogits::Last },
-        rows: 1,
+        rows: requests.len() as u32,
         sampling: json!({ "params": sampling.sampling, "seed": sampling.seed }),
         eos: EosRule::Ignore,
         depth: request.prefix.len() as u32,

@@ -1,8 +1,10 @@
 //! What a phase must move and compute at the least, from the plan that really runs.
 
+use serde::{Deserialize, Serialize};
 use tare_core::Reading;
 use tare_cuda::ceilings as device;
 use tare_evidence::floor::{Demand, Demands, Resource};
+use tare_formats::ModelConfig;
 use tare_model::planner::op_shape;
 use tare_ops::{Bucket, Class, Cost, ForwardPlan, OpCall, OpName, OpShape, Order, Rounding, variant::cost};
 use tare_probe::Ceilings;
@@ -20,6 +22,40 @@ pub const INT8_CEILING: &str = "dot-int8";
 /// it is that of tiles out of L2, which nothing else comes near; without tiles floors stand on bytes.
 pub const PRODUCT_CEILING: &str = "products-bf16";
 
+/// What a ceiling arm of a study does in its turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CeilingKind {
+    /// Reads from memory, past the caches.
+    Read,
+    /// F32 multiply-adds in registers.
+    Fma,
+    /// Products of BF16 tiles out of L2; on a device, of its tensor cores.
+    Tiles,
+}
+
+impl CeilingKind {
+    /// All of them, in the order of the ceilings of a record.
+    pub const ALL: [Self; 3] = [Self::Read, Self::Fma, Self::Tiles];
+
+    /// Name of the ceiling that it measures.
+    pub const fn ceiling(self) -> &'static str {
+        match self {
+            Self::Read => BYTE_CEILING,
+            Self::Fma => FLOP_CEILING,
+            Self::Tiles => PRODUCT_CEILING,
+        }
+    }
+
+    /// What it counts.
+    pub const fn resource(self) -> Resource {
+        match self {
+            Self::Read => Resource::Bytes,
+            Self::Fma | Self::Tiles => Resource::Flops,
+        }
+    }
+}
+
 /// The ceiling of the operations of a class: products with sums in any order are no F32 multiply-adds.
 pub fn flop_ceiling(class: Class) -> &'static str {
     if class.rounding == Rounding::Int8 {
@@ -31,28 +67,92 @@ pub fn flop_ceiling(class: Class) -> &'static str {
     }
 }
 
-/// Bytes and operations of both phases of `request` under `plan`; `flop_ceiling` is what bounds the operations.
+/// Bytes and operations of both phases of `requests` under `plan`, which run together and have the lengths of the first;
+/// `flop_ceiling` is what bounds the operations.
 ///
-/// Prefill reads every weight once, however it is chunked: a chunked prefill that reads them again is farther from its
-/// floor. Decode reads them once a token. KV is read at the depth of each step.
-pub fn demands(plan: &ForwardPlan, request: &ClockedRequest, flop_ceiling: &str) -> Demands {
+/// Prefill reads every weight once, however it is chunked and in whatever order the prompts come: one that reads them again
+/// is farther from its floor. Decode reads them once a step, whatever rows it has. KV is read at the depth of each step, of
+/// every sequence.
+pub fn demands(plan: &ForwardPlan, requests: &[ClockedRequest], flop_ceiling: &str) -> Demands {
+    let Some(request) = requests.first() else {
+        let none = || Reading::unavailable("no sequence");
+        return Demands { prefill: none(), decode: none() };
+    };
     let depth = request.prefix.len();
     let prompt = request.prompt.len();
     let head_rows = if request.all_prompt_logits { prompt } else { 1 };
-    let step = |plan: &ForwardPlan, rows| Demand { flop_ceiling: flop_ceiling.into(), ..step(plan, rows) };
+    let step = |plan: &ForwardPlan, rows| {
+        let step = step(plan, rows, requests.len());
+        Demand { flop_ceiling: flop_ceiling.into(), ..step }
+    };
     let prefill = step(plan, StepRows { all: prompt, selected: head_rows, first_slot: depth });
     let decode = (0..request.output_tokens - 1)
         .map(|i| step(plan, StepRows { all: 1, selected: 1, first_slot: depth + prompt + i }))
-        .reduce(|a, b| Demand {
-            weight_bytes: a.weight_bytes + b.weight_bytes,
-            kv_read_bytes: a.kv_read_bytes + b.kv_read_bytes,
-            kv_write_bytes: a.kv_write_bytes + b.kv_write_bytes,
-            flops: a.flops + b.flops,
-            ..a
-        });
+        .reduce(sum);
     Demands {
         prefill: Reading::Available(prefill),
         decode: decode.map_or_else(|| Reading::unavailable("no token after the first"), Reading::Available),
+    }
+}
+
+/// Bytes and operations of `requests` on another engine, which reads `weight_bytes` of matrices in a step and keeps elements of
+/// `kv_bytes`: what follows from the model's shape. Its kernels are not known; `flop_ceiling` is what bounds any of them.
+pub fn demands_of_shape(
+    config: &ModelConfig,
+    requests: &[ClockedRequest],
+    (weight_bytes, kv_bytes): (u64, usize),
+    flop_ceiling: &str,
+) -> Demands {
+    let Some(request) = requests.first() else {
+        let none = || Reading::unavailable("no sequence");
+        return Demands { prefill: none(), decode: none() };
+    };
+    let (n, layers) = (requests.len() as u64, config.layers as u64);
+    let (depth, prompt) = (request.prefix.len(), request.prompt.len());
+    let (hidden, heads, kv) = (config.hidden, config.heads * config.head_size, config.kv_heads * config.head_size);
+    let of_layer = hidden * heads + 2 * hidden * kv + heads * hidden + 3 * hidden * config.ffn;
+    let products =
+        |rows: u64, of_head: u64| 2 * (rows * layers * of_layer as u64 + of_head * (config.vocab * hidden) as u64);
+    let shape = |rows, context| OpShape {
+        rows,
+        n: 0,
+        k: 0,
+        format: None,
+        heads: config.heads,
+        kv_heads: config.kv_heads,
+        head_size: config.head_size,
+        kv_element_bytes: kv_bytes,
+        context,
+        rounding: None,
+        order: Order::Free,
+    };
+    let part = |rows: usize, of_head: usize, first_slot: usize| {
+        let attended = |i| cost(OpName::Attention, &shape(1, first_slot + i)).flops;
+        Demand {
+            weight_bytes,
+            kv_read_bytes: n * layers * cost(OpName::Attention, &shape(rows, first_slot + rows)).bytes,
+            kv_write_bytes: n * layers * cost(OpName::KvAppend, &shape(rows, 0)).bytes,
+            flops: n * (products(rows as u64, of_head as u64) + layers * (1..=rows).map(attended).sum::<u64>()),
+            byte_ceiling: BYTE_CEILING.into(),
+            flop_ceiling: flop_ceiling.into(),
+        }
+    };
+    let head_rows = if request.all_prompt_logits { prompt } else { 1 };
+    let decode = (0..request.output_tokens - 1).map(|i| part(1, 1, depth + prompt + i)).reduce(sum);
+    Demands {
+        prefill: Reading::Available(part(prompt, head_rows, depth)),
+        decode: decode.map_or_else(|| Reading::unavailable("no token after the first"), Reading::Available),
+    }
+}
+
+/// Two steps of one phase.
+fn sum(a: Demand, b: Demand) -> Demand {
+    Demand {
+        weight_bytes: a.weight_bytes + b.weight_bytes,
+        kv_read_bytes: a.kv_read_bytes + b.kv_read_bytes,
+        kv_write_bytes: a.kv_write_bytes + b.kv_write_bytes,
+        flops: a.flops + b.flops,
+        ..a
     }
 }
 
@@ -145,7 +245,9 @@ pub fn call_costs(plan: &ForwardPlan, rows: StepRows) -> Vec<Cost> {
     plan.calls.iter().map(of).collect()
 }
 
-fn step(plan: &ForwardPlan, rows: StepRows) -> Demand {
+/// A step of as many `sequences`, each with these rows: weights once, the cache of each.
+fn step(plan: &ForwardPlan, rows: StepRows, sequences: usize) -> Demand {
+    let together = StepRows { all: rows.all * sequences, selected: rows.selected * sequences, ..rows };
     let mut d = Demand {
         weight_bytes: 0,
         kv_read_bytes: 0,
@@ -154,13 +256,18 @@ fn step(plan: &ForwardPlan, rows: StepRows) -> Demand {
         byte_ceiling: BYTE_CEILING.into(),
         flop_ceiling: FLOP_CEILING.into(),
     };
-    for (call, c) in plan.calls.iter().zip(call_costs(plan, rows)) {
-        d.flops += c.flops + c.int8_ops;
+    let costs = call_costs(plan, rows).into_iter().zip(call_costs(plan, together));
+    for (call, (each, all)) in plan.calls.iter().zip(costs) {
+        let n = sequences as u64;
         match call.op.name() {
-            OpName::Attention => d.kv_read_bytes += c.bytes,
-            OpName::KvAppend => d.kv_write_bytes += c.bytes,
-            _ => d.weight_bytes += c.bytes,
+            OpName::Attention => d.kv_read_bytes += n * each.bytes,
+            OpName::KvAppend => d.kv_write_bytes += all.bytes,
+            _ => d.weight_bytes += all.bytes,
         }
+        d.flops += match call.op.name() {
+            OpName::Attention => n * each.flops,
+            _ => all.flops + all.int8_ops,
+        };
     }
     d
 }

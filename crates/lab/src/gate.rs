@@ -4,20 +4,23 @@
 //! every cached key and value. Stage 1 holds them against one pass over the whole sequence in the same class, made by
 //! an engine of its own from weights of its own, in the reference's order of sums. Stage 2 holds the same tokens against class f32.
 //! In classes whose kernels add in any order, steps of the timed path are judged launch by launch as well ([`crate::operators`]).
+//!
+//! Of several sequences that run together each is judged as one that runs alone, and by the same passes.
 
 mod emitted;
 
 use half::bf16;
 use tare_core::DType;
-use tare_engine::{Engine, ExportedKv};
+use tare_engine::{Engine, ExportedKv, Retained};
 use tare_evidence::gate::{Check, GateReport, Miss};
+use tare_evidence::samples::RowTokens;
 use tare_ops::{Class, Order, class::CLASSES};
 
 use crate::LabError;
-use crate::engine_runner::run_and_retain;
 use crate::operators;
 use crate::reference::{ReferenceStore, Score, Scoring};
 use crate::rig::Rig;
+use crate::sequences::{Sequences, run_and_retain, step};
 use crate::thresholds::Thresholds;
 use crate::work::ClockedRequest;
 
@@ -38,19 +41,39 @@ pub(crate) const OPERATORS: &str = "operators";
 pub struct Run<'a> {
     /// For people: `warm-up 0`, `round 3`.
     pub label: &'a str,
-    /// Tokens in order.
-    pub ids: &'a [u32],
-    /// Their logits.
-    pub logits: &'a [f32],
+    /// Tokens of each sequence in order, with their logits.
+    pub rows: &'a [RowTokens],
 }
 
-/// Judges runs of one request.
+impl<'a> Run<'a> {
+    /// The tokens of sequence `n`; none when the run has no such sequence.
+    pub(crate) fn ids(&self, n: usize) -> &'a [u32] {
+        self.rows.get(n).map_or(&[], |row| &row.ids)
+    }
+
+    /// Their logits.
+    pub(crate) fn logits(&self, n: usize) -> &'a [f32] {
+        self.rows.get(n).map_or(&[], |row| &row.logits)
+    }
+
+    /// Whether it drew what `other` drew, in every sequence.
+    fn drew(&self, other: &Run<'_>) -> bool {
+        self.rows.iter().map(|r| &r.ids).eq(other.rows.iter().map(|r| &r.ids))
+    }
+
+    /// A place in sequence `n`, for people.
+    fn at(&self, n: usize) -> String {
+        if self.rows.len() > 1 { format!("{} sequence {n}", self.label) } else { self.label.to_string() }
+    }
+}
+
+/// Judges runs of one request, or of several that run together.
 #[derive(Debug)]
 pub struct Gate<'a> {
     /// The set-up that is timed.
     pub rig: &'a Rig<'a>,
-    /// The request.
-    pub request: &'a ClockedRequest,
+    /// The request of each sequence.
+    pub requests: &'a [ClockedRequest],
     /// Limits.
     pub thresholds: &'a Thresholds,
     /// Where reference scores are kept.
@@ -83,14 +106,14 @@ impl Gate<'_> {
             return Err(LabError::Judge("there is no run to judge".to_string()));
         };
         report.add(ROUNDS_AGREE, 0.0, &differing_ids(first, runs));
-        let same_class = self.scores(self.rig.class, first.ids)?;
+        let same_class = self.scores(self.rig.class, first)?;
         let limits = self.thresholds.emulation(self.rig.class);
-        report.add("emulation-logit", limits.logit, &logit_errors(first.ids, &same_class, runs));
+        report.add("emulation-logit", limits.logit, &logit_errors(first, &same_class, runs));
         report.add("emulation-rank", limits.rank_gap, &rank_gaps(&same_class));
         if self.rig.class.name != CLASSES[0].name {
-            let exact = self.scores(CLASSES[0], first.ids)?;
+            let exact = self.scores(CLASSES[0], first)?;
             let limits = self.thresholds.accuracy(self.rig.class.name)?;
-            report.add("accuracy-logit", limits.logit, &logit_errors(first.ids, &exact, runs));
+            report.add("accuracy-logit", limits.logit, &logit_errors(first, &exact, runs));
             report.add("accuracy-rank", limits.rank_gap, &rank_gaps(&exact));
         }
         Ok(report)
@@ -101,7 +124,7 @@ impl Gate<'_> {
     /// # Errors
     /// As [`Gate::judge`].
     pub fn judge_cache(&self, engine: &mut Engine, run: &Run<'_>, report: &mut GateReport) -> Result<(), LabError> {
-        if let Some(errors) = self.kv_errors(engine, run.ids)? {
+        if let Some(errors) = self.kv_errors(engine, run)? {
             report.add(CACHE, self.thresholds.emulation(self.rig.class).kv, &errors);
         }
         Ok(())
@@ -114,37 +137,65 @@ impl Gate<'_> {
     /// As [`Gate::judge`], or when the backend does not take steps apart.
     pub fn judge_operators(&self, engine: &mut Engine, run: &Run<'_>, report: &mut GateReport) -> Result<(), LabError> {
         if self.rig.class.order == Order::Free {
-            let found = operators::judge(self.rig, self.request, engine, run)?;
+            let found = operators::judge(self.rig, self.requests, engine, run)?;
             report.add_of(OPERATORS, self.thresholds.operators.share, found.compared, &found.all);
         }
         Ok(())
     }
 
-    fn scores(&self, class: Class, emitted: &[u32]) -> Result<Vec<Score>, LabError> {
-        let input = self.request.input();
+    /// Scores of what `run` drew, for each sequence.
+    fn scores(&self, class: Class, run: &Run<'_>) -> Result<Vec<Vec<Score>>, LabError> {
         let digest = self.rig.model.values_digest()?;
-        let what = Scoring { weights_values_sha256: &digest, class: class.name, input: &input, emitted };
-        Ok(self.store.scores(what, || self.rig.judge(class))?.0)
+        let of = |(n, request): (usize, &ClockedRequest)| {
+            let (input, emitted) = (request.input(), run.ids(n));
+            let what = Scoring { weights_values_sha256: &digest, class: class.name, input: &input, emitted };
+            Ok(self.store.scores(what, || self.rig.judge(class))?.0)
+        };
+        self.requests.iter().enumerate().map(of).collect()
     }
 
-    /// Largest difference of the cached keys and values of each token, layer by layer in one number; none when the plan
+    /// Largest difference of the cached keys and values of each sequence, layer by layer in one number; none when the plan
     /// keeps no cache.
-    fn kv_errors(&self, engine: &mut Engine, emitted: &[u32]) -> Result<Option<Vec<Finding>>, LabError> {
-        let Some(kept) = run_and_retain(engine, self.request.input(), emitted.len())? else {
+    fn kv_errors(&self, engine: &mut Engine, run: &Run<'_>) -> Result<Option<Vec<Finding>>, LabError> {
+        let Some(kept) = self.run_and_keep(engine, run)? else {
             return Ok(None);
         };
-        let found = engine.export_retained(kept)?;
-        engine.release_retained(kept);
-        let mut tokens = self.request.input();
-        tokens.extend(emitted.iter().take(emitted.len().saturating_sub(1)));
-        if found.tokens != tokens {
-            return Ok(Some(vec![other_tokens(&tokens, &found.tokens)]));
+        let mut findings = Vec::new();
+        for (n, (request, kept)) in self.requests.iter().zip(kept).enumerate() {
+            let found = engine.export_retained(kept)?;
+            engine.release_retained(kept);
+            let (mut tokens, emitted) = (request.input(), run.ids(n));
+            tokens.extend(emitted.iter().take(emitted.len().saturating_sub(1)));
+            let of_sequence = if found.tokens == tokens {
+                let mut judge = self.rig.judge(self.rig.class)?;
+                let Some(kept) = run_and_retain(&mut judge, tokens, 0)? else {
+                    return Err(LabError::Judge("the judge kept no cache".to_string()));
+                };
+                kv_differences(&judge.export_retained(kept)?, &found)
+            } else {
+                vec![other_tokens(&tokens, &found.tokens)]
+            };
+            findings.extend(of_sequence.into_iter().map(|f| match self.requests.len() {
+                1 => f,
+                _ => Finding { at: format!("sequence {n} {}", f.at), ..f },
+            }));
         }
-        let mut judge = self.rig.judge(self.rig.class)?;
-        let Some(kept) = run_and_retain(&mut judge, tokens, 0)? else {
-            return Err(LabError::Judge("the judge kept no cache".to_string()));
-        };
-        Ok(Some(kv_differences(&judge.export_retained(kept)?, &found)))
+        Ok(Some(findings))
+    }
+
+    /// Runs the request once more and keeps the keys and values of each sequence; none when the plan keeps no cache.
+    fn run_and_keep(&self, engine: &mut Engine, run: &Run<'_>) -> Result<Option<Vec<Retained>>, LabError> {
+        if let [one] = self.requests {
+            return Ok(run_and_retain(engine, one.input(), run.ids(0).len())?.map(|kept| vec![kept]));
+        }
+        let (mut sequences, mut drawn) = (Sequences::begin(engine, self.requests, true)?, Vec::new());
+        sequences.submit(engine)?;
+        sequences.prefill(engine, &mut step, &mut drawn)?;
+        for _ in 1..run.ids(0).len() {
+            sequences.draw(engine, &mut step, &mut drawn)?;
+        }
+        sequences.end(engine, &mut step)?;
+        Ok(sequences.kept())
     }
 }
 
@@ -193,12 +244,13 @@ impl Add for GateReport {
 }
 
 fn differing_ids(first: &Run<'_>, runs: &[Run<'_>]) -> Vec<Finding> {
-    let each = |run: &Run<'_>| {
-        (0..first.ids.len().max(run.ids.len()))
+    let of_row = |run: &Run<'_>, n: usize| {
+        let (expected, found, at) = (first.ids(n), run.ids(n), run.at(n));
+        (0..expected.len().max(found.len()))
             .map(|i| {
-                let (a, b) = (first.ids.get(i), run.ids.get(i));
+                let (a, b) = (expected.get(i), found.get(i));
                 Finding {
-                    at: format!("{} token {i}", run.label),
+                    at: format!("{at} token {i}"),
                     error: f64::from(u8::from(a != b)),
                     expected: format!("{a:?} as in {}", first.label),
                     found: format!("{b:?}"),
@@ -206,20 +258,25 @@ fn differing_ids(first: &Run<'_>, runs: &[Run<'_>]) -> Vec<Finding> {
             })
             .collect::<Vec<_>>()
     };
+    let each =
+        |run: &Run<'_>| (0..first.rows.len().max(run.rows.len())).flat_map(|n| of_row(run, n)).collect::<Vec<_>>();
     runs.iter().flat_map(each).collect()
 }
 
-/// Differences of logits, over all runs that emitted the tokens which were scored.
-fn logit_errors(ids: &[u32], scores: &[Score], runs: &[Run<'_>]) -> Vec<Finding> {
+/// Differences of logits, over all runs that drew what `first` drew, which was scored.
+fn logit_errors(first: &Run<'_>, scores: &[Vec<Score>], runs: &[Run<'_>]) -> Vec<Finding> {
     let mut out = Vec::new();
-    for run in runs.iter().filter(|r| r.ids == ids) {
-        for (i, (score, &logit)) in scores.iter().zip(run.logits).enumerate() {
-            out.push(Finding {
-                at: format!("{} token {i} (id {})", run.label, score.token),
-                error: (f64::from(score.logit) - f64::from(logit)).abs(),
-                expected: format!("logit {}", score.logit),
-                found: format!("logit {logit}"),
-            });
+    for run in runs.iter().filter(|r| r.drew(first)) {
+        for (n, scores) in scores.iter().enumerate() {
+            let at = run.at(n);
+            for (i, (score, &logit)) in scores.iter().zip(run.logits(n)).enumerate() {
+                out.push(Finding {
+                    at: format!("{at} token {i} (id {})", score.token),
+                    error: (f64::from(score.logit) - f64::from(logit)).abs(),
+                    expected: format!("logit {}", score.logit),
+                    found: format!("logit {logit}"),
+                });
+            }
         }
     }
     out
@@ -235,20 +292,22 @@ pub(crate) fn judge_starts(starts: &[Run<'_>], whole: &Run<'_>, limit: f64, repo
 }
 
 fn start_errors(whole: &Run<'_>, run: &Run<'_>) -> Vec<Finding> {
-    let shown = |run: &Run<'_>, i: usize| format!("id {:?} with logit {:?}", run.ids.get(i), run.logits.get(i));
-    let each = |i: usize| {
-        let error = match (whole.logits.get(i), run.logits.get(i)) {
-            _ if whole.ids.get(i) != run.ids.get(i) => f64::INFINITY,
+    let shown =
+        |run: &Run<'_>, n, i: usize| format!("id {:?} with logit {:?}", run.ids(n).get(i), run.logits(n).get(i));
+    let each = |n: usize, i: usize| {
+        let error = match (whole.logits(n).get(i), run.logits(n).get(i)) {
+            _ if whole.ids(n).get(i) != run.ids(n).get(i) => f64::INFINITY,
             (Some(a), Some(b)) => (f64::from(*a) - f64::from(*b)).abs(),
             (None, None) => 0.0,
             _ => f64::INFINITY,
         };
-        Finding { at: format!("{} token {i}", run.label), error, expected: shown(whole, i), found: shown(run, i) }
+        let at = format!("{} token {i}", run.at(n));
+        Finding { at, error, expected: shown(whole, n, i), found: shown(run, n, i) }
     };
-    (0..run.ids.len()).map(each).collect()
+    (0..run.rows.len()).flat_map(|n| (0..run.ids(n).len()).map(move |i| (n, i))).map(|(n, i)| each(n, i)).collect()
 }
 
-fn rank_gaps(scores: &[Score]) -> Vec<Finding> {
+fn rank_gaps(scores: &[Vec<Score>]) -> Vec<Finding> {
     let gap = |s: &Score| {
         let gap = f64::from(s.best_logit) - f64::from(s.logit);
         match s.best == s.token {
@@ -259,16 +318,18 @@ fn rank_gaps(scores: &[Score]) -> Vec<Finding> {
             false => gap.max(f64::MIN_POSITIVE),
         }
     };
-    scores
-        .iter()
-        .enumerate()
-        .map(|(i, s)| Finding {
-            at: format!("token {i}"),
+    let several = scores.len() > 1;
+    let of_sequence = |(n, scores): (usize, &Vec<Score>)| {
+        let within = if several { format!("sequence {n} ") } else { String::new() };
+        let each = |(i, s): (usize, &Score)| Finding {
+            at: format!("{within}token {i}"),
             error: gap(s),
             expected: format!("id {} with logit {}", s.best, s.best_logit),
             found: format!("id {} with logit {}", s.token, s.logit),
-        })
-        .collect()
+        };
+        scores.iter().enumerate().map(each).collect::<Vec<_>>()
+    };
+    scores.iter().enumerate().flat_map(of_sequence).collect()
 }
 
 /// What a cache of other tokens than those that were timed is: a miss whatever the limit.
@@ -323,6 +384,10 @@ mod tests {
         Finding { at: "x".into(), error, expected: "e".into(), found: "f".into() }
     }
 
+    fn row(ids: &[u32], logits: &[f32]) -> RowTokens {
+        RowTokens { ids: ids.to_vec(), logits: logits.to_vec() }
+    }
+
     #[test]
     fn a_value_that_is_no_number_is_a_miss() {
         let mut r = GateReport { thresholds_version: "t".into(), checks: vec![], misses: vec![] };
@@ -336,11 +401,11 @@ mod tests {
     #[test]
     fn a_tie_that_went_to_the_higher_id_is_seen() {
         let s = Score { token: 5, logit: 1.0, best: 3, best_logit: 1.0, second_logit: 1.0, log_sum: 1.7 };
-        assert!(rank_gaps(&[s])[0].error > 0.0);
-        assert_eq!(rank_gaps(&[Score { token: 3, ..s }])[0].error, 0.0);
+        assert!(rank_gaps(&[vec![s]])[0].error > 0.0);
+        assert_eq!(rank_gaps(&[vec![Score { token: 3, ..s }]])[0].error, 0.0);
         for unknown in [Score { logit: f32::NAN, ..s }, Score { token: 3, logit: f32::NAN, best_logit: f32::NAN, ..s }]
         {
-            assert!(rank_gaps(&[unknown])[0].error.is_nan(), "a reference that is no number");
+            assert!(rank_gaps(&[vec![unknown]])[0].error.is_nan(), "a reference that is no number");
         }
     }
 
@@ -368,10 +433,11 @@ mod tests {
 
     #[test]
     fn a_warm_up_is_the_beginning_of_its_request() {
-        let whole = Run { label: "round", ids: &[1, 2, 3], logits: &[0.5, 1.5, 2.5] };
+        let rows = [row(&[1, 2, 3], &[0.5, 1.5, 2.5])];
+        let whole = Run { label: "round", rows: &rows };
         let misses = |ids: &[u32], logits: &[f32]| {
             let mut r = GateReport { thresholds_version: "t".into(), checks: vec![], misses: vec![] };
-            judge_starts(&[Run { label: "warm-up 0", ids, logits }], &whole, 0.1, &mut r);
+            judge_starts(&[Run { label: "warm-up 0", rows: &[row(ids, logits)] }], &whole, 0.1, &mut r);
             (r.checks[0].compared, r.misses.len())
         };
         assert_eq!(misses(&[1, 2], &[0.5, 1.55]), (2, 0));
@@ -383,10 +449,15 @@ mod tests {
 
     #[test]
     fn a_run_of_other_ids_is_named() {
-        let a = Run { label: "round 0", ids: &[1, 2], logits: &[0.0, 0.0] };
-        let b = Run { label: "round 1", ids: &[1], logits: &[0.0] };
+        let (whole, short) = ([row(&[1, 2], &[0.0, 0.0])], [row(&[1], &[0.0])]);
+        let a = Run { label: "round 0", rows: &whole };
+        let b = Run { label: "round 1", rows: &short };
         let f = differing_ids(&a, &[a, b]);
         assert_eq!(f.iter().filter(|x| x.error > 0.0).count(), 1);
         assert!(f[3].at.contains("round 1 token 1"));
+        let two = [&whole[..], &short[..]].concat();
+        let both = Run { label: "round 0", rows: &two };
+        let f = differing_ids(&both, &[both, a]);
+        assert_eq!(f.iter().filter(|x| x.error > 0.0).count(), 1, "a sequence that is missing");
     }
 }

@@ -99,6 +99,7 @@ pub fn record_ceilings(ceilings: &Ceilings, threads: usize) -> Vec<Ceiling> {
         let Some(s) = series else {
             return Ceiling {
                 name: name.into(),
+                arm: None,
                 resource,
                 threads: threads as u32,
                 working_set_bytes: 0,
@@ -111,12 +112,13 @@ pub fn record_ceilings(ceilings: &Ceilings, threads: usize) -> Vec<Ceiling> {
         };
         Ceiling {
             name: name.into(),
+            arm: None,
             resource,
             threads: s.threads as u32,
             working_set_bytes: if resource == Resource::Bytes { s.per_round } else { 0 },
             pages: pages(s),
             samples: Reading::Available(
-                s.ns.iter().map(|&ns| CeilingSample { round: None, amount: s.per_round, ns }).collect(),
+                s.ns.iter().map(|&ns| CeilingSample { round: None, turn: None, amount: s.per_round, ns }).collect(),
             ),
         }
     };
@@ -131,6 +133,7 @@ pub fn record_ceilings(ceilings: &Ceilings, threads: usize) -> Vec<Ceiling> {
 pub fn device_ceilings(measured: &Reading<device::Ceilings>) -> Vec<Ceiling> {
     let of = |name: &str, resource, series: fn(&device::Ceilings) -> Reading<&[device::Sample]>| Ceiling {
         name: name.into(),
+        arm: None,
         resource,
         threads: 1,
         working_set_bytes: match (resource, measured.available()) {
@@ -151,7 +154,7 @@ pub fn device_ceilings(measured: &Reading<device::Ceilings>) -> Vec<Ceiling> {
 }
 
 fn sample(s: &device::Sample) -> CeilingSample {
-    CeilingSample { round: None, amount: s.amount, ns: s.ns }
+    CeilingSample { round: None, turn: None, amount: s.amount, ns: s.ns }
 }
 
 /// The rounds that give a figure, not those that chose a kernel.
@@ -176,17 +179,21 @@ pub fn doubts(ceilings: &Ceilings, quiet: &Quietness, streamed_bytes: u64) -> Ve
     );
     busy("before the rounds", quiet, "the times may be too long");
     let read = final_series(ceilings, Work::ReadBytes, ceilings.threads);
-    if let Some(Reading::Available(l3)) = read.map(|s| &s.l3_bytes)
-        && streamed_bytes <= *l3
-    {
-        doubts.push(format!(
+    let l3 = read.and_then(|s| s.l3_bytes.available());
+    doubts.extend(l3.and_then(|l3| fits_in_cache(streamed_bytes, *l3)));
+    doubts
+}
+
+/// A word where the bytes of a token may lie in the last-level cache, which those of the byte ceiling do not.
+pub(crate) fn fits_in_cache(streamed_bytes: u64, l3_bytes: u64) -> Option<String> {
+    (streamed_bytes <= l3_bytes).then(|| {
+        format!(
             "the {} that a token streams fit in the {} of L3, which the byte ceiling does not: a warm decode may pass \
              100 % of that floor",
             human_bytes(streamed_bytes),
-            human_bytes(*l3)
-        ));
-    }
-    doubts
+            human_bytes(l3_bytes)
+        )
+    })
 }
 
 fn pages(s: &Series) -> String {

@@ -3,7 +3,7 @@
 //! It drives the same engine that the server drives, through the same calls. Only here and in the command line are
 //! concrete backends named: the judge of a measurement is an engine too.
 //!
-//! - [`clock`], [`engine_runner`]: view 1, one request on the clock; [`http_clock`]: the same at a server, as its client
+//! - [`clock`], [`engine_runner`], `sequences`: view 1, one request on the clock, or several that run together; [`http_clock`]: the same at a server, as its client
 //!   sees it. [`weigh`]: warm-ups, rounds, gate, record.
 //! - [`study`], [`campaign`], [`arm`]: questions, the one runner that answers them, and the processes that it runs.
 //! - [`gate`], `operators`, [`reference`], [`thresholds`]: whether what was timed is right. [`digests`]: of which file.
@@ -47,6 +47,7 @@ pub mod report;
 pub mod rig;
 pub mod runner;
 pub mod sensitivity;
+mod sequences;
 pub mod shared;
 pub mod specimen;
 pub mod study;

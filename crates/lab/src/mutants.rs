@@ -92,8 +92,8 @@ fn one(
         Err(e) => return Err(e),
     };
     let thresholds = Thresholds::built_in()?;
-    let gate = Gate { rig, request, thresholds: &thresholds, store };
-    let run = Run { label: "run", ids: &timed.ids, logits: &timed.logits };
+    let gate = Gate { rig, requests: std::slice::from_ref(request), thresholds: &thresholds, store };
+    let run = Run { label: "run", rows: &timed.tokens };
     let judgement = gate.judge(&mut engine, &[run])?.judge()?;
     let by = match &judgement {
         Judgement::Passed(_) => Vec::new(),

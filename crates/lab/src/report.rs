@@ -6,6 +6,7 @@
 //! figure. The charts are pure functions from values to SVG text.
 
 mod accuracies;
+mod floors;
 mod gathered;
 mod ladder;
 mod page;
@@ -18,6 +19,8 @@ mod svg;
 
 use std::path::Path;
 use tare_evidence::{LedgerError, Record, State};
+
+pub use floors::floor_lines;
 
 use gathered::{Gathered, Stated, told};
 use page::{paragraph, table};

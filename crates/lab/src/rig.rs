@@ -36,7 +36,9 @@ pub struct Rig<'m> {
     pub plan: PlanSpec,
     /// The class under test.
     pub class: Class,
-    /// Tokens that the sequence may have.
+    /// Sequences that run together.
+    pub sequences: usize,
+    /// Tokens that a sequence may have.
     pub context: usize,
     /// The longest prefill chunk, in rows.
     pub max_rows: usize,
@@ -58,7 +60,11 @@ impl Rig<'_> {
     /// # Errors
     /// As [`Rig::engine`].
     pub fn engine_on(&self, backend: Box<dyn Backend>) -> Result<Engine, LabError> {
-        Ok(Engine::new(self.model, backend, self.config(self.plan.clone(), self.class, self.max_rows))?)
+        Ok(Engine::new(
+            self.model,
+            backend,
+            self.config((self.plan.clone(), self.class), self.max_rows, self.sequences),
+        )?)
     }
 
     /// A backend as the engine under test has it.
@@ -100,17 +106,19 @@ impl Rig<'_> {
         let narrower = self.on == On::Cpu && self.cpu.isa.has(Isa::Avx512);
         let isa = if narrower { self.cpu.isa.up_to(Isa::Avx2) } else { self.cpu.isa.clone() };
         let backend = CpuBackend::new(CpuConfig { isa, ..self.cpu.clone() })?;
-        Ok(Engine::new(self.model, Box::new(backend), self.config(plan, class.in_order(), JUDGE_ROWS))?)
+        Ok(Engine::new(self.model, Box::new(backend), self.config((plan, class.in_order()), JUDGE_ROWS, 1))?)
     }
 
-    fn config(&self, plan: PlanSpec, class: Class, max_rows: usize) -> EngineConfig {
+    fn config(&self, (plan, class): (PlanSpec, Class), max_rows: usize, sequences: usize) -> EngineConfig {
+        // A sequence that goes on from what is kept is admitted beside others where each of them can grow by a page.
+        let growth = if sequences > 1 { (sequences + 1) * plan.page_tokens.unwrap_or(1) } else { 0 };
         EngineConfig {
-            kv_tokens: EngineConfig::kv_tokens_for(&plan, self.context, 1),
+            kv_tokens: EngineConfig::kv_tokens_for(&plan, self.context, sequences) + growth,
             plan,
             class,
             context: self.context,
             max_rows,
-            max_sequences: 1,
+            max_sequences: sequences,
             max_queue: 1,
         }
     }

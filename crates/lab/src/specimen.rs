@@ -13,9 +13,9 @@ use tare_model::{PackedModel, resolve};
 use tare_ops::{Backend, Batch, Executable, ForwardPlan, RowOutput, StepOutput};
 
 use crate::LabError;
-use crate::engine_runner::run_and_retain;
 use crate::floor::StepRows;
 use crate::rig::Rig;
+use crate::sequences::run_and_retain;
 use crate::shared::Shared;
 use crate::tap::{Seen, Tap};
 use crate::work::ClockedRequest;

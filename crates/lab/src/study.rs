@@ -17,6 +17,8 @@ use tare_evidence::record::Role;
 use tare_evidence::stats;
 use tare_evidence::study::{A_A, ArmPlan, Design, Metric, RoundsBy, Rule, StudyPlan, UnderStudy, WorkPlan};
 
+use crate::floor::CeilingKind;
+
 /// A study.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -98,9 +100,12 @@ pub struct WorkSpec {
     /// The format of that file's output head, where it is another; only with `written_as`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub head_as: Option<String>,
-    /// Tokens of the prompt.
+    /// Sequences that run together, each with a prompt of its own: every decode step has one row of each.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub sequences: usize,
+    /// Tokens of the prompt of each.
     pub prompt_tokens: usize,
-    /// Tokens to draw; the first belongs to prefill.
+    /// Tokens to draw for each; the first belongs to prefill.
     pub output_tokens: usize,
     /// Tokens in the cache before the prompt.
     #[serde(default)]
@@ -146,6 +151,10 @@ pub struct ArmSpec {
     /// A delay that is put into one group of operators.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay: Option<Delay>,
+    /// No engine, but a loop that shows what the host can do: it has a turn beside every meeting of a round, and floors
+    /// stand on it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ceiling: Option<CeilingKind>,
 }
 
 impl Study {
@@ -203,7 +212,17 @@ impl Study {
     pub fn cast(&self) -> Vec<ArmSpec> {
         let baseline = self.arms[0].clone();
         let again = ArmSpec { label: A_A.to_string(), ..baseline.clone() };
-        [baseline, again].into_iter().chain(self.arms[1..].iter().cloned()).collect()
+        [baseline, again].into_iter().chain(self.timed().skip(1).cloned()).collect()
+    }
+
+    /// The arms that run the work.
+    pub(crate) fn timed(&self) -> impl Iterator<Item = &ArmSpec> {
+        self.arms.iter().filter(|a| a.ceiling.is_none())
+    }
+
+    /// The arms that measure a ceiling: label and kind.
+    pub fn ceilings(&self) -> impl Iterator<Item = (&str, CeilingKind)> {
+        self.arms.iter().filter_map(|a| Some((a.label.as_str(), a.ceiling?)))
     }
 
     /// The study as its documents have it, with the number of its rounds.
@@ -231,6 +250,7 @@ impl Study {
                 prefill_logits: w.prefill_logits,
                 written_as: w.written_as.clone(),
                 head_as: w.head_as.clone(),
+                sequences: small("work.sequences", w.sequences)?,
             },
             metric: self.metric,
             rounds: self.planned_rounds()?,
@@ -265,9 +285,10 @@ impl Study {
             return Ok(self.rounds.unwrap_or_default());
         };
         let Self { rule, alpha, worthwhile, tolerance, .. } = *self;
-        let terms = stats::Terms { rule, alpha, worthwhile, tolerance, candidates: self.arms.len().saturating_sub(1) };
+        let terms =
+            stats::Terms { rule, alpha, worthwhile, tolerance, candidates: self.timed().count().saturating_sub(1) };
         let samples = stats::samples_for_power(p.effect.ln_1p(), p.power, p.spread, &terms)?;
-        let rounds = self.design.rounds_for(samples, self.arms.len() + 1).and_then(|n| u32::try_from(n).ok());
+        let rounds = self.design.rounds_for(samples, self.timed().count() + 1).and_then(|n| u32::try_from(n).ok());
         rounds.ok_or_else(|| Fault::new("power", "fewer than 2^32 rounds", "more orders of the arms"))
     }
 
@@ -319,6 +340,11 @@ fn four() -> usize {
 
 fn one() -> usize {
     1
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde hands it a reference")]
+fn is_one(n: &usize) -> bool {
+    *n == 1
 }
 
 fn three() -> usize {

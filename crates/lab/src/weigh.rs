@@ -26,8 +26,8 @@ use crate::{LabError, On, host};
 pub struct Weighing<'a> {
     /// Model, plan and class.
     pub rig: &'a Rig<'a>,
-    /// The request.
-    pub request: &'a ClockedRequest,
+    /// The request of each sequence: one, or several that run together.
+    pub requests: &'a [ClockedRequest],
     /// Timed rounds.
     pub rounds: usize,
     /// Untimed rounds before them.
@@ -75,13 +75,13 @@ impl Weighing<'_> {
         let mut warmups = Vec::with_capacity(self.warmups);
         for n in 0..self.warmups {
             ask(Stage::WarmUp(n))?;
-            warmups.push(clock::clock(&mut engine, self.request)?);
+            warmups.push(clock::clock_together(&mut engine, self.requests)?);
         }
         let quiet = Quietness::observe(std::time::Duration::from_millis(200));
         let mut rounds = Vec::with_capacity(self.rounds);
         for n in 0..self.rounds {
             ask(Stage::Round(n))?;
-            rounds.push(clock::clock(&mut engine, self.request)?);
+            rounds.push(clock::clock_together(&mut engine, self.requests)?);
         }
         let device: Vec<_> = self.rig.on.device_state().into_iter().collect();
         let (memory, pages) = (facts::memory(&engine, &rounds), engine.pages());
@@ -95,19 +95,15 @@ impl Weighing<'_> {
             .map(|n| format!("warm-up {n}"))
             .chain((0..rounds.len()).map(|n| format!("round {n}")))
             .collect();
-        let runs: Vec<Run<'_>> = warmups
-            .iter()
-            .chain(rounds)
-            .zip(&labels)
-            .map(|(t, label)| Run { label, ids: &t.ids, logits: &t.logits })
-            .collect();
+        let runs: Vec<Run<'_>> =
+            warmups.iter().chain(rounds).zip(&labels).map(|(t, label)| Run { label, rows: &t.tokens }).collect();
         let thresholds = Thresholds::built_in()?;
-        let gate = Gate { rig: self.rig, request: self.request, thresholds: &thresholds, store: self.store };
+        let gate = Gate { rig: self.rig, requests: self.requests, thresholds: &thresholds, store: self.store };
         Ok(gate.judge(engine, &runs)?.judge()?)
     }
 
     fn record(&self, at: Utc, done: Finished) -> Result<Record, LabError> {
-        let facts = ArmFacts::of_engine(self.rig, &done.engine, self.request, self.build)?;
+        let facts = ArmFacts::of_engine(self.rig, &done.engine, self.requests, self.build)?;
         let notes = self.notes(&done, &facts);
         let round = |(n, t): (usize, &Timed)| TimedRound { emitted: t.emitted(n), timing: t.timing() };
         let measured = Measured {

@@ -29,13 +29,14 @@ fn the_configuration_is_the_one_that_runs_on_any_backend() {
         cpu: CpuConfig { threads: THREADS, isa: detect_isa(), pin: false },
         plan: PlanSpec::find("paged").unwrap(),
         class: Class::by_name("w4a16").unwrap(),
+        sequences: 1,
         context: request.total_tokens(),
         max_rows: 16,
         delay: None,
     };
     for (backend, threads) in [(rig.backend().unwrap(), THREADS), (Box::new(ReferenceBackend::new()), 1)] {
         let engine = rig.engine_on(backend).unwrap();
-        let facts = ArmFacts::of_engine(&rig, &engine, &request, &build()).unwrap();
+        let facts = ArmFacts::of_engine(&rig, &engine, std::slice::from_ref(&request), &build()).unwrap();
         let info = engine.info();
         assert_eq!(info.threads, threads, "{}", info.name);
         assert_eq!((&facts.arm.threads, facts.threads), (&Reading::Available(threads as u32), threads));

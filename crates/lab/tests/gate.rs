@@ -35,6 +35,7 @@ impl Scene {
             cpu: CpuConfig { threads: 1, isa: detect_isa(), pin: false },
             plan: PlanSpec::find(plan).unwrap(),
             class: Class::by_name(class).unwrap(),
+            sequences: 1,
             context: self.request.total_tokens(),
             max_rows: 16,
             delay: None,
@@ -50,12 +51,9 @@ impl Scene {
     }
 
     fn judge_as(&self, rig: &Rig<'_>, engine: &mut Engine, timed: &[Timed; 2]) -> GateReport {
-        let gate = Gate { rig, request: &self.request, thresholds: &self.thresholds, store: &self.store };
-        let runs = [("warm-up 0", &timed[0]), ("round 0", &timed[1])].map(|(label, t)| Run {
-            label,
-            ids: &t.ids,
-            logits: &t.logits,
-        });
+        let requests = std::slice::from_ref(&self.request);
+        let gate = Gate { rig, requests, thresholds: &self.thresholds, store: &self.store };
+        let runs = [("warm-up 0", &timed[0]), ("round 0", &timed[1])].map(|(label, t)| Run { label, rows: &t.tokens });
         match gate.judge(engine, &runs).unwrap().judge().unwrap() {
             Judgement::Passed(p) => p.report().clone(),
             Judgement::Failed(f) => f.report().clone(),
@@ -110,11 +108,17 @@ fn a_depth_that_was_not_reached_has_no_time() {
     assert!(error.contains("0 tokens in the cache where its depth is 24"), "{error}");
 }
 
+/// Turns the last bit of a logit.
+fn spoil(timed: &mut Timed) {
+    let logit = &mut timed.tokens[0].logits[3];
+    *logit = f32::from_bits(logit.to_bits() ^ 1);
+}
+
 #[test]
 fn a_logit_that_is_off_by_its_last_bit_is_a_miss() {
     let scene = Scene::new(LENGTHS);
     let report = scene.judge(&scene.rig("paged", "w4a16"), |runs| {
-        runs[1].logits[3] = f32::from_bits(runs[1].logits[3].to_bits() ^ 1);
+        spoil(&mut runs[1]);
     });
     assert_eq!(missed(&report), ["emulation-logit"]);
     assert_eq!(report.misses.len(), 1);
@@ -126,7 +130,7 @@ fn a_logit_that_is_off_by_its_last_bit_is_a_miss() {
 fn a_logit_that_the_run_taken_apart_does_not_have_is_a_miss() {
     let scene = Scene::new(LENGTHS);
     let report = scene.judge(&scene.rig("paged", "w4a16-free"), |runs| {
-        runs[0].logits[3] = f32::from_bits(runs[0].logits[3].to_bits() ^ 1);
+        spoil(&mut runs[0]);
     });
     assert_eq!(missed(&report), ["operators"]);
     assert!(report.misses[0].at.contains("token 3 of the run taken apart"), "{:?}", report.misses);
@@ -136,7 +140,7 @@ fn a_logit_that_the_run_taken_apart_does_not_have_is_a_miss() {
 fn another_id_is_a_miss_in_one_round_and_in_all() {
     let scene = Scene::new(LENGTHS);
     let rig = scene.rig("paged", "w4a16");
-    let swap = |t: &mut Timed| t.ids[2] = (t.ids[2] + 1) % 1024;
+    let swap = |t: &mut Timed| t.tokens[0].ids[2] = (t.tokens[0].ids[2] + 1) % 1024;
     let report = scene.judge(&rig, |runs| swap(&mut runs[1]));
     assert_eq!(missed(&report), ["rounds-agree"]);
     assert!(report.misses[0].at.contains("round 0 token 2"));
@@ -162,8 +166,9 @@ fn limits_belong_to_the_class_and_their_version_is_named() {
     let rig = scene.rig("paged", "w4a16");
     let mut engine = rig.engine().unwrap();
     let timed = clock(&mut engine, &scene.request).unwrap();
-    let gate = Gate { rig: &rig, request: &scene.request, thresholds: &scene.thresholds, store: &scene.store };
-    let run = Run { label: "round 0", ids: &timed.ids, logits: &timed.logits };
+    let requests = std::slice::from_ref(&scene.request);
+    let gate = Gate { rig: &rig, requests, thresholds: &scene.thresholds, store: &scene.store };
+    let run = Run { label: "round 0", rows: &timed.tokens };
     let error = gate.judge(&mut engine, &[run]).unwrap_err().to_string();
     assert!(error.contains("accuracy.w4a16") && error.contains("calibrate"), "{error}");
     assert!(gate.judge(&mut engine, &[]).is_err(), "nothing to judge is not a pass");

@@ -49,17 +49,24 @@ fn rig<'m>(model: &'m Model, request: &ClockedRequest, plan: &str, class: Class)
         cpu: CpuConfig { threads: 2, isa: detect_isa(), pin: false },
         plan: PlanSpec::find(plan).unwrap(),
         class,
+        sequences: 1,
         context: request.total_tokens(),
         max_rows: 32,
         delay: None,
     }
 }
 
+/// Ids and logits of a run, as bits.
+fn bits(timed: &Timed) -> (Vec<u32>, Vec<u32>) {
+    let row = &timed.tokens[0];
+    (row.ids.clone(), row.logits.iter().map(|x| x.to_bits()).collect())
+}
+
 /// Asks the gate of a run.
 fn passes(rig: &Rig<'_>, request: &ClockedRequest, engine: &mut Engine, timed: &Timed) {
     let (thresholds, store) = (Thresholds::built_in().unwrap(), ReferenceStore::none());
-    let gate = Gate { rig, request, thresholds: &thresholds, store: &store };
-    let run = Run { label: "run", ids: &timed.ids, logits: &timed.logits };
+    let gate = Gate { rig, requests: std::slice::from_ref(request), thresholds: &thresholds, store: &store };
+    let run = Run { label: "run", rows: &timed.tokens };
     let judgement = gate.judge(engine, &[run]).unwrap().judge().unwrap();
     assert!(matches!(judgement, Judgement::Passed(_)), "{} {}: {judgement:?}", rig.plan.name, rig.class.name);
 }
@@ -114,8 +121,7 @@ fn every_rung_gives_the_same_bits_and_passes_the_gate() {
             let rig = rig(&model, &request, rung, class);
             let mut engine = rig.engine().unwrap();
             let timed = clock(&mut engine, &request).unwrap();
-            let bits = timed.logits.iter().map(|x| x.to_bits()).collect();
-            let this = (timed.ids.clone(), bits);
+            let this = bits(&timed);
             assert_eq!(said.get_or_insert_with(|| this.clone()), &this, "{rung} {}", class.name);
             // The bits are those of one run that was judged: what a gate would say of the others is known.
             if class.name == "w4a16" || rung == RUNGS[0] {
@@ -182,7 +188,7 @@ fn deterministic_gives_the_same_bits_on_other_threads_levels_and_chunks() {
                 (rig.cpu.threads, rig.max_rows) = (threads, max_rows);
                 rig.cpu.isa = level.map_or_else(detect_isa, |l| detect_isa().up_to(l));
                 let timed = clock(&mut rig.engine().unwrap(), &request).unwrap();
-                let this = (timed.ids, timed.logits.iter().map(|x| x.to_bits()).collect());
+                let this = bits(&timed);
                 let first = said.get_or_insert_with(|| this.clone());
                 assert_eq!(first, &this, "{format} {}: {threads} threads, chunks of {max_rows}", class.name);
             }

@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 use tare_core::Reading;
 use tare_cpu::{CpuConfig, detect_isa};
 use tare_evidence::gate::{GateReport, Judgement};
+use tare_evidence::samples::RowTokens;
 use tare_lab::accuracy::{self, PeerLogits, Reference, Text};
-use tare_lab::clock::clock;
+use tare_lab::clock::clock_together;
 use tare_lab::gate::{Gate, Run};
 use tare_lab::peers::PeerRunner;
 use tare_lab::peers::runner::{Limits, Load};
@@ -23,22 +24,27 @@ use tare_ops::Class;
 /// A tiny model, a request, and what tare answers to it in class f32, for a shim to repeat.
 struct Scene {
     model: Model,
-    request: ClockedRequest,
+    /// Of one sequence, or of several that run together.
+    requests: Vec<ClockedRequest>,
     folder: tempfile::TempDir,
 }
 
 impl Scene {
-    fn new() -> Self {
+    fn new(sequences: usize) -> Self {
         let model = Model::open("synthetic:qwen3-tiny?format=f32").unwrap();
         let lengths = Lengths { depth: 3, prompt_tokens: 9, output_tokens: 7 };
-        let request = ClockedRequest::drawn(lengths, model.config().vocab, 1).unwrap();
-        let scene = Self { model, request, folder: tempfile::tempdir().unwrap() };
-        let truth = clock(&mut scene.rig().engine().unwrap(), &scene.request).unwrap();
+        let requests = ClockedRequest::drawn_together(lengths, sequences, model.config().vocab, 1).unwrap();
+        let scene = Self { model, requests, folder: tempfile::tempdir().unwrap() };
+        let truth = clock_together(&mut scene.rig().engine().unwrap(), &scene.requests).unwrap().tokens;
+        // As a shim says them: step by step, in each step a token of every sequence.
+        let steps = || (0..truth[0].ids.len()).flat_map(|i| truth.iter().map(move |row| (row, i)));
+        let ids: Vec<u32> = steps().map(|(row, i)| row.ids[i]).collect();
+        let logits: Vec<f32> = steps().map(|(row, i)| row.logits[i]).collect();
         let vocab = scene.model.config().vocab;
         let mut all: Vec<f32> = Vec::new();
-        let input = scene.request.input();
+        let input = scene.requests[0].input();
         reference::rows(&mut scene.rig().engine().unwrap(), input, &mut |_, row| all.extend(row)).unwrap();
-        let answers = serde_json::json!({ "ids": truth.ids, "logits": truth.logits, "vocab": vocab, "rows": all });
+        let answers = serde_json::json!({ "ids": ids, "logits": logits, "vocab": vocab, "rows": all });
         std::fs::write(scene.answers(), answers.to_string()).unwrap();
         scene
     }
@@ -54,7 +60,8 @@ impl Scene {
             cpu: CpuConfig { threads: 1, isa: detect_isa(), pin: false },
             plan: PlanSpec::find("paged").unwrap(),
             class: Class::by_name("f32").unwrap(),
-            context: self.request.total_tokens(),
+            sequences: self.requests.len(),
+            context: self.requests[0].total_tokens(),
             max_rows: 16,
             delay: None,
         }
@@ -64,7 +71,13 @@ impl Scene {
         let mut command = Command::new("python3");
         let shim = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers/shim.py");
         command.arg(shim).arg(self.answers()).arg(fault);
-        let load = Load { model: "model".into(), threads: 2, context: 32, settings: Map::new() };
+        let load = Load {
+            model: "model".into(),
+            threads: 2,
+            context: 32,
+            sequences: self.requests.len(),
+            settings: Map::new(),
+        };
         PeerRunner::start("list", command, &load, limits)
     }
 
@@ -73,10 +86,12 @@ impl Scene {
     }
 
     /// What the peer draws for the request, in turns of 4 tokens.
-    fn draw(&self, peer: &mut PeerRunner) -> Result<Vec<Drawn>, LabError> {
-        let mut drawn = vec![peer.prefill(&self.request)?.first];
-        while drawn.len() < self.request.output_tokens {
-            let turn = 4.min(self.request.output_tokens - drawn.len());
+    fn draw(&self, peer: &mut PeerRunner) -> Result<Drawn, LabError> {
+        let mut drawn = Drawn::default();
+        peer.prefill(&self.requests, &mut drawn)?;
+        let wanted = self.requests[0].output_tokens;
+        while drawn.steps.len() < wanted {
+            let turn = 4.min(wanted - drawn.steps.len());
             peer.decode(turn, &mut drawn)?;
             peer.rest()?;
         }
@@ -87,17 +102,15 @@ impl Scene {
     /// The gate's verdict on a peer with `fault`.
     fn judged(&self, fault: &str) -> GateReport {
         let mut peer = self.peer(fault).unwrap();
-        let drawn = self.draw(&mut peer).unwrap();
-        let ids: Vec<u32> = drawn.iter().map(|d| d.id).collect();
-        let logits: Vec<f32> = drawn.iter().filter_map(|d| d.logit).collect();
-        let run = Run { label: "round 0", ids: &ids, logits: &logits };
+        let rows = self.draw(&mut peer).unwrap().rows();
+        let run = Run { label: "round 0", rows: &rows };
         self.judge(peer.class().unwrap(), &[run]).unwrap()
     }
 
     fn judge(&self, class: &str, runs: &[Run<'_>]) -> Result<GateReport, LabError> {
         let thresholds = Thresholds::built_in().unwrap();
         let store = ReferenceStore::none();
-        let gate = Gate { rig: &self.rig(), request: &self.request, thresholds: &thresholds, store: &store };
+        let gate = Gate { rig: &self.rig(), requests: &self.requests, thresholds: &thresholds, store: &store };
         Ok(match gate.judge_emitted(class, runs)?.judge()? {
             Judgement::Passed(p) => p.report().clone(),
             Judgement::Failed(f) => f.report().clone(),
@@ -119,7 +132,7 @@ fn missed(report: &GateReport) -> Vec<&str> {
 
 #[test]
 fn an_honest_peer_passes_with_and_without_logits() {
-    let scene = Scene::new();
+    let scene = Scene::new(1);
     for (fault, with_logits) in [("none", true), ("silent", false)] {
         let report = scene.judged(fault);
         assert!(report.misses.is_empty(), "{fault}: {:?}", report.misses);
@@ -131,7 +144,7 @@ fn an_honest_peer_passes_with_and_without_logits() {
 
 #[test]
 fn what_a_peer_says_of_itself_is_read_out() {
-    let scene = Scene::new();
+    let scene = Scene::new(1);
     let mut peer = scene.peer("none").unwrap();
     assert_eq!(peer.class().unwrap(), "f32");
     assert!(peer.streamed_bytes().available().is_none() && peer.memory().available().is_none());
@@ -140,16 +153,16 @@ fn what_a_peer_says_of_itself_is_read_out() {
     assert_eq!((identity.name.as_str(), identity.version.as_str()), ("list", "1"));
     assert_eq!(identity.settings["engine"]["threads"], 2);
     let drawn = scene.draw(&mut peer).unwrap();
-    assert_eq!((drawn[0].ns, drawn[1].ns), (1000, 500));
+    assert_eq!((drawn.steps[0].ns, drawn.steps[1].ns), (1000, 500));
     assert_eq!(peer.memory(), Reading::Available(4096));
-    let all = ClockedRequest { all_prompt_logits: true, ..scene.request.clone() };
-    assert!(peer.prefill(&all).unwrap_err().to_string().contains("a wish for all"));
+    let all = [ClockedRequest { all_prompt_logits: true, ..scene.requests[0].clone() }];
+    assert!(peer.prefill(&all, &mut Drawn::default()).unwrap_err().to_string().contains("a wish for all"));
 }
 
 #[test]
 fn the_logits_of_a_text_are_read_from_a_file_that_is_gone_afterwards() {
-    let scene = Scene::new();
-    let input = scene.request.input();
+    let scene = Scene::new(1);
+    let input = scene.requests[0].input();
     let text = Text { ids: &input, window: input.len() };
     let reference = Reference::of(text, &mut scene.rig().engine().unwrap()).unwrap();
     let file = scene.folder.path().join("logits");
@@ -166,7 +179,7 @@ fn the_logits_of_a_text_are_read_from_a_file_that_is_gone_afterwards() {
 
 #[test]
 fn a_wrong_answer_is_a_miss() {
-    let scene = Scene::new();
+    let scene = Scene::new(1);
     for (fault, check, at) in [
         ("wrong-id", "accuracy-rank", "token 3"),
         ("wrong-logit", "accuracy-logit", "token 2"),
@@ -182,15 +195,17 @@ fn a_wrong_answer_is_a_miss() {
 
 #[test]
 fn runs_that_differ_or_are_short_are_misses() {
-    let scene = Scene::new();
-    let drawn = scene.draw(&mut scene.peer("none").unwrap()).unwrap();
-    let ids: Vec<u32> = drawn.iter().map(|d| d.id).collect();
-    let logits: Vec<f32> = drawn.iter().filter_map(|d| d.logit).collect();
-    let whole = Run { label: "round 0", ids: &ids, logits: &logits };
-    let short = Run { label: "round 1", ids: &ids[..6], logits: &logits[..6] };
+    let scene = Scene::new(1);
+    let rows = scene.draw(&mut scene.peer("none").unwrap()).unwrap().rows();
+    let whole = Run { label: "round 0", rows: &rows };
+    let cut = |ids: usize, logits: usize| {
+        [RowTokens { ids: rows[0].ids[..ids].to_vec(), logits: rows[0].logits[..logits].to_vec() }]
+    };
+    let (six, five) = (cut(6, 6), cut(7, 5));
+    let short = Run { label: "round 1", rows: &six };
     assert_eq!(missed(&scene.judge("f32", &[whole, short]).unwrap()), ["rounds-agree", "output-length"]);
     assert_eq!(missed(&scene.judge("f32", &[short, short]).unwrap()), ["output-length"]);
-    let partial = Run { logits: &logits[..5], ..whole };
+    let partial = Run { rows: &five, ..whole };
     assert_eq!(missed(&scene.judge("f32", &[whole, partial]).unwrap()), ["output-logits"]);
     assert!(scene.judge("f32", &[]).is_err(), "nothing to judge is not a pass");
     let error = scene.judge("w3a8", &[whole]).unwrap_err().to_string();
@@ -199,7 +214,7 @@ fn runs_that_differ_or_are_short_are_misses() {
 
 #[test]
 fn what_is_no_answer_names_the_peer_and_what_was_wrong() {
-    let scene = Scene::new();
+    let scene = Scene::new(1);
     for (fault, part) in [
         ("short", "expected 4 tokens, found 3 ids"),
         ("not-a-number", "a line of JSON"),
@@ -213,14 +228,42 @@ fn what_is_no_answer_names_the_peer_and_what_was_wrong() {
     }
     let undeclared = scene.peer("undeclared").unwrap();
     assert!(undeclared.class().unwrap_err().to_string().contains("cannot be judged"));
-    let load = Load { model: "m".into(), threads: 1, context: 1, settings: Map::new() };
+    let load = Load { model: "m".into(), threads: 1, context: 1, sequences: 1, settings: Map::new() };
     let missing = PeerRunner::start("list", Command::new("no-such-shim"), &load, Limits::default());
     assert!(missing.unwrap_err().to_string().contains("tare peers install list"));
 }
 
 #[test]
+fn every_sequence_of_a_peer_is_judged() {
+    let scene = Scene::new(3);
+    for (fault, with_logits) in [("none", true), ("silent", false)] {
+        let report = scene.judged(fault);
+        assert!(report.misses.is_empty(), "{fault}: {:?}", report.misses);
+        let compared = |name: &str| report.checks.iter().find(|c| c.name == name).map(|c| c.compared);
+        assert_eq!(compared("accuracy-rank"), Some(3 * 7));
+        assert_eq!(compared("accuracy-logit"), with_logits.then_some(3 * 7));
+    }
+    // The shim's list has the sequences side by side: places 1, 2, 3 and 4 are of steps 0 and 1.
+    for (fault, check, at) in [
+        ("wrong-id", "accuracy-rank", "sequence 0 token 1"),
+        ("wrong-logit", "accuracy-logit", "round 0 sequence 2 token 0"),
+        ("no-such-id", "ids-in-vocabulary", "round 0 sequence 1 token 0"),
+    ] {
+        let report = scene.judged(fault);
+        let miss = report.misses.iter().find(|m| m.check == check).unwrap_or_else(|| panic!("{fault}: {report:?}"));
+        assert!(miss.at.contains(at), "{fault}: {miss:?}");
+    }
+    let said = scene.error("short", Limits::default());
+    assert!(said.contains("expected 12 tokens, found 9 ids"), "{said}");
+    let mut peer = scene.peer("none").unwrap();
+    assert_eq!(peer.identity().settings["sequences"], 3);
+    let said = peer.prefill(&scene.requests[..2], &mut Drawn::default()).unwrap_err().to_string();
+    assert!(said.contains("3 sequences, for which it was loaded, found 2"), "{said}");
+}
+
+#[test]
 fn a_hung_peer_is_ended_and_named() {
-    let scene = Scene::new();
+    let scene = Scene::new(1);
     let limits = Limits { token: Duration::from_millis(50), ..Limits::default() };
     let start = Instant::now();
     let error = scene.error("hangs", limits);

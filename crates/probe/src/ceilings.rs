@@ -25,6 +25,7 @@ use std::hint::black_box;
 use std::time::Duration;
 use stream::Reader;
 use tare_core::Reading;
+use tare_core::units::human_bytes;
 use tiles::Tiles;
 
 /// What was measured, and from what.
@@ -301,17 +302,45 @@ fn read_series(host: &Host, effort: &Effort, cpus: &[usize]) -> Result<Vec<Serie
     Ok(out)
 }
 
+/// Bytes of a buffer that is read over and over and still comes from memory: `least`, and four times all L3 (1 GiB where
+/// its size is unknown), but no more than a quarter of what is available to this process.
+///
+/// # Errors
+/// When that is less than `least`, or than twice all L3: what is read would lie in it.
+pub fn past_caches(host: &Host, least: u64) -> Result<u64, String> {
+    let l3 = host.cpu.caches.l3.available().map_or(UNKNOWN_L3, |l3| l3.bytes());
+    let bytes = (4 * l3).max(least).min(affordable(host));
+    let needed = (2 * l3).max(least);
+    if bytes >= needed {
+        return Ok(bytes);
+    }
+    Err(format!(
+        "reading from memory and not from {} of L3 needs a buffer of {}, and a quarter of what is available is {}",
+        human_bytes(l3),
+        human_bytes(needed),
+        human_bytes(bytes)
+    ))
+}
+
+/// All L3 where its size is unknown.
+const UNKNOWN_L3: u64 = 256 << 20;
+
 /// Eight times all L3 (1 GiB where its size is unknown), at least 256 MiB; no more than the limit, nor than a quarter
 /// of what is available to this process.
 fn buffer_bytes(host: &Host, effort: &Effort) -> u64 {
     let wanted = host.cpu.caches.l3.available().map_or(1 << 30, |l3| 8 * l3.bytes()).max(256 << 20);
+    wanted.min(affordable(host)).min(effort.buffer_bytes_limit)
+}
+
+/// A quarter of what is available to this process.
+fn affordable(host: &Host) -> u64 {
     let available = host.memory.available_bytes.available().copied().unwrap_or(1 << 30);
     let left_in_group = match (&host.allowance.memory_limit_bytes, &host.allowance.memory_used_bytes) {
         (Reading::Available(Some(limit)), Reading::Available(used)) => limit.saturating_sub(*used),
         (Reading::Available(Some(limit)), Reading::Unavailable { .. }) => *limit,
         _ => u64::MAX,
     };
-    wanted.min(available / 4).min(left_in_group / 4).min(effort.buffer_bytes_limit)
+    (available / 4).min(left_in_group / 4)
 }
 
 /// The middle value, or the mean of the two middle ones. `ns` must not be empty.
@@ -396,6 +425,25 @@ mod tests {
         host.allowance.memory_used_bytes = Reading::Available(512 << 20);
         assert_eq!(buffer_bytes(&host, &Effort::FULL), 128 << 20);
         assert_eq!(buffer_bytes(&host, &SMALL), 8 << 20);
+    }
+
+    #[test]
+    fn what_is_read_again_and_again_does_not_fit_into_the_cache() {
+        let mut host = Host::read();
+        host.cpu.caches.l3 = Reading::Available(Cache { bytes_each: 100 << 20, instances: 2 });
+        host.memory.available_bytes = Reading::Available(64 << 30);
+        host.allowance.memory_limit_bytes = Reading::Available(None);
+        assert_eq!(past_caches(&host, 1), Ok(800 << 20));
+        assert_eq!(past_caches(&host, 3 << 30), Ok(3 << 30), "as many bytes as are streamed");
+        host.memory.available_bytes = Reading::Available(2 << 30);
+        assert_eq!(past_caches(&host, 1), Ok(512 << 20), "what there is, past twice the cache");
+        assert!(past_caches(&host, 600 << 20).is_err(), "fewer bytes than are streamed");
+        host.memory.available_bytes = Reading::Available(1 << 30);
+        let said = past_caches(&host, 1).unwrap_err();
+        assert!(
+            said.contains("200.00 MiB of L3") && said.contains("400.00 MiB") && said.contains("256.00 MiB"),
+            "{said}"
+        );
     }
 
     #[test]

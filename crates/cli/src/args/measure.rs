@@ -57,6 +57,7 @@ pub(crate) enum PrefillLogits {
     tare clock -m smollm2-135m -p 512 -n 129 --json -o evidence\n  \
     tare clock -m smollm2-135m --class f32 --plan capacity-cache\n  \
     tare clock -m smollm2-135m --depths 0,512,2048                one record for each depth\n  \
+    tare clock -m smollm2-135m --sequences 8                      eight at once, one row of each in a step\n  \
     tare clock --url http://127.0.0.1:8080 -p 256 -n 65           any OpenAI-compatible server\n  \
     tare clock --url http://127.0.0.1:8080 --gate-model smollm2-135m    its answers judged by the F32 reference")]
 pub(crate) struct ClockArgs {
@@ -67,6 +68,9 @@ pub(crate) struct ClockArgs {
     pub(crate) how: HowArgs,
     #[command(flatten)]
     pub(crate) work: WorkArgs,
+    /// Sequences that run together, each with a prompt of its own
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = at_least_one, conflicts_with_all = ["url", "ids"])]
+    pub(crate) sequences: usize,
     /// Several depths, one after the other
     #[arg(long, value_name = "N,N,..", value_delimiter = ',', conflicts_with = "depth")]
     pub(crate) depths: Vec<usize>,

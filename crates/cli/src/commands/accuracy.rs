@@ -155,6 +155,7 @@ impl Scoring<'_> {
             class: tare_model::classes::choose(model, Some(class))?,
             context: self.args.window,
             max_rows: On::Cpu.max_rows(),
+            sequences: 1,
             delay: None,
         })
     }
@@ -171,7 +172,7 @@ impl Scoring<'_> {
         }
         let path = model_path(Path::new(spec), (None, None), self.settings)?;
         let cpu = cpu_config(&HowArgs { threads: self.args.threads, ..HowArgs::default() })?;
-        let mut peer = PeerRunner::open(&name.by, &self.settings.home, &path, cpu.threads, self.args.window)
+        let mut peer = PeerRunner::open(&name.by, &self.settings.home, &path, (cpu.threads, self.args.window), 1)
             .with_context(within)?;
         let file = self.settings.home.join(format!("logits-{}.part", std::process::id()));
         let scores = reference.scores(self.text, &mut PeerLogits { peer: &mut peer, file: &file });

@@ -82,7 +82,7 @@ fn same_request(draft: &Document<Decision>, ledger: &Ledger, args: &NextArgs, se
     let record = &entry.record;
     let model = open_model(&args.model, settings)?;
     let request = request(&args.work, &model)?;
-    let rig = rig(&model, &args.how, &request, settings)?;
+    let rig = rig(&model, &args.how, std::slice::from_ref(&request), settings)?;
     let ids = prompt_ids_sha256(&[request.input()])?;
     let wanted = [
         ("weights", record.work.weights_values_sha256.clone(), model.values_digest()?),
@@ -217,6 +217,7 @@ fn study(args: &NextArgs, old: &Path) -> Study {
             model: args.model.clone(),
             written_as: None,
             head_as: None,
+            sequences: 1,
             prompt_tokens: w.prompt_tokens,
             output_tokens: w.max_tokens,
             depth: w.depth,

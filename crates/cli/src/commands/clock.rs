@@ -13,7 +13,7 @@ use crate::args::ClockArgs;
 use crate::commands::clock_url;
 use crate::settings::Settings;
 use crate::setup::open_model;
-use crate::weighing::{Named, Weighed, request, rig, weigh};
+use crate::weighing::{Named, Weighed, requests, rig, weigh};
 
 /// Runs the command. A failed gate is an error: the record is kept without times.
 pub(crate) fn run(args: &ClockArgs, settings: &Settings) -> Result<()> {
@@ -25,9 +25,9 @@ pub(crate) fn run(args: &ClockArgs, settings: &Settings) -> Result<()> {
     let named = Named { study: "clock", question: "What does one request cost, and how far is it from its floor?" };
     let mut all = Vec::new();
     for work in args.works() {
-        let request = request(&work, &model)?;
-        let rig = rig(&model, &args.how, &request, settings)?;
-        let done = weigh(&rig, &request, work.rounds, named, (settings, args.output.as_deref()))?;
+        let requests = requests(&work, args.sequences, &model)?;
+        let rig = rig(&model, &args.how, &requests, settings)?;
+        let done = weigh(&rig, &requests, work.rounds, named, (settings, args.output.as_deref()))?;
         if !args.json {
             print(&done);
         }
@@ -72,9 +72,10 @@ pub(crate) fn print_record(record: &Record) {
     println!("{}", record.about.title);
     gate(record);
     if let Some(d) = record.derived() {
-        phase("prefill", &d.prefill);
+        let sequences = record.work.rows;
+        phase("prefill", &d.prefill, sequences);
         match &d.decode {
-            Reading::Available(p) => phase("decode", p),
+            Reading::Available(p) => phase("decode", p, sequences),
             Reading::Unavailable { why } => println!("  decode   unavailable: {why}"),
         }
         println!("  TTFT     {}", human_ns(d.ttft_ns.median as u64));
@@ -160,7 +161,8 @@ pub(crate) fn gate_lines(report: &GateReport, passed: bool) {
     }
 }
 
-fn phase(name: &str, p: &Phase) {
+/// A phase: tokens per second of all sequences together and, where there are several, of one.
+fn phase(name: &str, p: &Phase, sequences: u32) {
     let floor = match (&p.floor, &p.percent_of_floor) {
         (Reading::Available(f), Reading::Available(percent)) => {
             format!("floor {} by {:?}, {percent:.1} % of floor", human_ns(f.ns as u64), f.bound).to_lowercase()
@@ -168,8 +170,12 @@ fn phase(name: &str, p: &Phase) {
         (Reading::Unavailable { why }, _) | (_, Reading::Unavailable { why }) => format!("floor unavailable: {why}"),
     };
     let r = &p.rate_tokens_per_s;
+    let of_one = match sequences {
+        1 => String::new(),
+        n => format!(" of {n} sequences together, {:.1} of one", r.median / f64::from(n)),
+    };
     println!(
-        "  {name:8} {:.1} tok/s ({:.1} to {:.1}), {}; {floor}",
+        "  {name:8} {:.1} tok/s{of_one} ({:.1} to {:.1}), {}; {floor}",
         r.median,
         r.min,
         r.max,

@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime};
 use tare_core::digest::sha256_hex;
 use tare_core::{Fault, Reading};
 use tare_evidence::gate::{GateReport, Judgement};
+use tare_evidence::samples::RowTokens;
 use tare_lab::campaign::live::now;
 use tare_lab::gate::{Gate, Run};
 use tare_lab::http_clock::{Address, Ask, Figures, HttpClock, Overhead, Round};
@@ -142,17 +143,19 @@ fn judge(
     settings: &Settings,
 ) -> Result<(String, Reading<GateReport>)> {
     let request = &requests[0];
-    let rig = rig(model, &HowArgs { class: None, ..args.how.clone() }, request, settings)?;
+    let rig = rig(model, &HowArgs { class: None, ..args.how.clone() }, std::slice::from_ref(request), settings)?;
     let class = args.remote.gate_class.clone().unwrap_or_else(|| rig.class.name.to_string());
     let ids = match judgeable(request, rounds) {
         Reading::Available(ids) => ids,
         Reading::Unavailable { why } => return Ok((class, Reading::unavailable(why))),
     };
     let labels: Vec<String> = (0..ids.len()).map(|n| format!("round {n}")).collect();
-    let runs: Vec<Run<'_>> = ids.iter().zip(&labels).map(|(ids, label)| Run { label, ids, logits: &[] }).collect();
+    let row = |ids: &&Vec<u32>| [RowTokens { ids: (*ids).clone(), logits: Vec::new() }];
+    let rows: Vec<[RowTokens; 1]> = ids.iter().map(row).collect();
+    let runs: Vec<Run<'_>> = rows.iter().zip(&labels).map(|(rows, label)| Run { label, rows }).collect();
     let store = ReferenceStore::at(settings.references(), &build_info()?.binary_sha256);
     let thresholds = Thresholds::built_in()?;
-    let gate = Gate { rig: &rig, request, thresholds: &thresholds, store: &store };
+    let gate = Gate { rig: &rig, requests: std::slice::from_ref(request), thresholds: &thresholds, store: &store };
     let report = gate.judge_emitted(&class, &runs)?;
     Ok((class, Reading::Available(report)))
 }

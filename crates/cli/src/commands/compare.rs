@@ -93,6 +93,7 @@ fn comparison(args: &CompareArgs, differences: &[String], settings: &Settings) -
             model: args.model.clone(),
             written_as: None,
             head_as: None,
+            sequences: 1,
             prompt_tokens: args.prompt_tokens,
             output_tokens: args.max_tokens,
             depth: 0,

@@ -22,7 +22,7 @@ pub(crate) fn run(args: &MutateArgs, settings: &Settings) -> Result<()> {
     let model = open_model(&args.model, settings)?;
     let lengths = lengths(on(&args.how, settings).max_rows());
     let request = ClockedRequest::drawn(lengths, model.config().vocab, 0)?;
-    let rig = rig(&model, &args.how, &request, settings)?;
+    let rig = rig(&model, &args.how, std::slice::from_ref(&request), settings)?;
     let store = ReferenceStore::at(settings.references(), &build_info()?.binary_sha256);
     let interrupt = Interrupt::listen()?;
     let quiet = args.json;

@@ -36,9 +36,10 @@ pub(crate) fn run(args: &NextArgs, settings: &Settings) -> Result<()> {
     let started = Instant::now();
     let model = open_model(&args.model, settings)?;
     let request = request(&args.work, &model)?;
-    let rig = Rig { delay: args.delay, ..rig(&model, &args.how, &request, settings)? };
+    let rig = Rig { delay: args.delay, ..rig(&model, &args.how, std::slice::from_ref(&request), settings)? };
     let named = Named { study: "next", question: "Which group of which phase has most time to give, and how much?" };
-    let done = weigh(&rig, &request, args.work.rounds, named, (settings, args.output.as_deref()))?;
+    let done =
+        weigh(&rig, std::slice::from_ref(&request), args.work.rounds, named, (settings, args.output.as_deref()))?;
     refuse_failed(&done)?;
     let (Some(derived), Some(phases)) = (done.record.derived(), findings(&done.record)) else {
         bail!("the record {} has no figures", done.path.display())

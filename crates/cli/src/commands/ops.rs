@@ -29,7 +29,7 @@ pub(crate) fn run(args: &OpsArgs, settings: &Settings) -> Result<()> {
     let model = open_model(&args.model, settings)?;
     let lengths = Lengths { depth: 0, prompt_tokens: MOST_ROWS, output_tokens: 2 };
     let request = ClockedRequest::drawn(lengths, model.config().vocab, 0)?;
-    let rig = rig(&model, &args.how, &request, settings)?;
+    let rig = rig(&model, &args.how, std::slice::from_ref(&request), settings)?;
     let host = Host::read();
     let stored = ceilings(settings, &host);
     let mut rows = args.rows.clone();

@@ -37,7 +37,7 @@ pub(crate) fn run(args: &ReplayArgs, settings: &Settings) -> Result<()> {
     let lengths = Lengths { depth: lengths.0, prompt_tokens: lengths.1, output_tokens: 3 };
     within_training(lengths.depth.saturating_add(lengths.prompt_tokens).saturating_add(3), &model)?;
     let request = ClockedRequest::drawn(lengths, model.config().vocab, args.seed)?;
-    let rig = Rig { delay: args.delay, ..rig(&model, &args.how, &request, settings)? };
+    let rig = Rig { delay: args.delay, ..rig(&model, &args.how, std::slice::from_ref(&request), settings)? };
     let iterations = args.iterations.unwrap_or(match phase {
         Phase::Decode => DECODE_TURNS,
         Phase::Prefill => PREFILL_TURNS,

@@ -82,8 +82,9 @@ fn plan(ready: &Ready, as_json: bool) -> Result<()> {
     println!("  falsifier   {}", study.falsifier);
     println!("  misleads    {}", study.misleads);
     let w = &study.work;
+    let several = if w.sequences > 1 { format!("{} sequences of ", w.sequences) } else { String::new() };
     println!(
-        "  work        {}, {} in, {} out, depth {}; {} decides",
+        "  work        {}, {several}{} in, {} out, depth {}; {} decides",
         w.model,
         w.prompt_tokens,
         w.output_tokens,
@@ -109,6 +110,10 @@ fn plan(ready: &Ready, as_json: bool) -> Result<()> {
         .flatten()
         .collect();
         table.add_row([a.label.clone(), what.join(", "), s.binary.display().to_string(), s.model.clone()]);
+    }
+    for (label, kind) in study.ceilings() {
+        let none = || "none".to_string();
+        table.add_row([label.to_string(), format!("the ceiling `{}`", kind.ceiling()), none(), none()]);
     }
     println!("{table}");
     println!("  {} rounds, design {}; the first ones:", ready.plan.rounds, study.design.name());

@@ -6,6 +6,7 @@ use crate::gpu;
 use tare_cpu::{CpuConfig, detect_isa};
 use tare_cuda::{CudaBackend, Driver};
 use tare_evidence::gate::GateReport;
+use tare_evidence::samples::RowTokens;
 use tare_formats::{Part, Role};
 use tare_lab::clock::clock;
 use tare_lab::gate::{Gate, Run};
@@ -47,26 +48,28 @@ impl<B: Backend + 'static, F: Fn() -> B> Scene<F> {
             cpu: CpuConfig { threads: 2, isa: detect_isa(), pin: false },
             plan: PlanSpec { page_tokens: Some(4), ..PlanSpec::find("paged").unwrap() },
             class: Class::by_name(self.class).unwrap(),
+            sequences: 1,
             context: self.request.total_tokens(),
             max_rows: 24,
             delay: None,
         }
     }
 
-    /// Ids and logits of a run on `backend`; none of one that ended early.
-    fn timed(&self, backend: Box<dyn Backend>) -> Option<(Vec<u32>, Vec<f32>)> {
-        clock(&mut self.rig().engine_on(backend).unwrap(), &self.request).ok().map(|t| (t.ids, t.logits))
+    /// Tokens of a run on `backend`; none of one that ended early.
+    fn timed(&self, backend: Box<dyn Backend>) -> Option<Vec<RowTokens>> {
+        clock(&mut self.rig().engine_on(backend).unwrap(), &self.request).ok().map(|t| t.tokens)
     }
 
     /// What the check of launches says of runs on such backends.
     fn judged(&self, make: impl Fn() -> Box<dyn Backend>) -> GateReport {
         let rig = self.rig();
         let healthy = || self.timed(Box::new((self.backend)())).unwrap();
-        let (ids, logits) = self.timed(make()).unwrap_or_else(healthy);
+        let rows = self.timed(make()).unwrap_or_else(healthy);
         let (thresholds, store) = (Thresholds::built_in().unwrap(), ReferenceStore::none());
-        let gate = Gate { rig: &rig, request: &self.request, thresholds: &thresholds, store: &store };
+        let gate =
+            Gate { rig: &rig, requests: std::slice::from_ref(&self.request), thresholds: &thresholds, store: &store };
         let mut report = GateReport { thresholds_version: String::new(), checks: vec![], misses: vec![] };
-        let run = Run { label: "run", ids: &ids, logits: &logits };
+        let run = Run { label: "run", rows: &rows };
         gate.judge_operators(&mut rig.engine_on(make()).unwrap(), &run, &mut report).unwrap();
         report
     }

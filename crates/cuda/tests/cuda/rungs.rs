@@ -44,6 +44,7 @@ impl Scene {
             cpu: CpuConfig { threads: 2, isa: detect_isa(), pin: false },
             plan: PlanSpec::find(plan).unwrap(),
             class: Class::by_name(class).unwrap(),
+            sequences: 1,
             context: self.request.total_tokens(),
             max_rows: 24,
             delay: None,
@@ -54,8 +55,8 @@ impl Scene {
     /// Rungs that mix kernels of both kinds run to their end.
     fn run(&self, plans: &[(&str, &str)], backend: impl Fn() -> Box<dyn Backend>) {
         for (plan, class) in plans {
-            let ids = clock(&mut self.engine(plan, class, backend()), &self.request).unwrap().ids;
-            assert_eq!(ids.len(), 3, "{plan} {class}");
+            let tokens = clock(&mut self.engine(plan, class, backend()), &self.request).unwrap().tokens;
+            assert_eq!(tokens[0].ids.len(), 3, "{plan} {class}");
         }
     }
 }

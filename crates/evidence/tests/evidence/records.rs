@@ -248,7 +248,7 @@ proptest! {
             round.emitted.rows[0].logits[1] = logit;
         }
         draft.measured.ceilings[0].samples =
-            Reading::Available(vec![CeilingSample { round: None, amount, ns: ns[3] }]);
+            Reading::Available(vec![CeilingSample { round: None, turn: None, amount, ns: ns[3] }]);
         let record = Record::seal(draft).unwrap();
         let read = Record::parse(&serde_json::to_string_pretty(&record).unwrap()).unwrap();
         prop_assert_eq!(&read, &record);

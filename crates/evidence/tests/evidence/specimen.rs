@@ -210,12 +210,13 @@ fn samples() -> Samples<TimedRound> {
 fn ceilings() -> Vec<Ceiling> {
     let ceiling = |name: &str, resource, amount| Ceiling {
         name: name.into(),
+        arm: None,
         resource,
         threads: 2,
         working_set_bytes: 1 << 30,
         pages: "4k".into(),
         samples: Reading::Available(
-            (0..3).map(|round| CeilingSample { round: Some(round), amount, ns: 1_000_000 }).collect(),
+            (0..3).map(|round| CeilingSample { round: Some(round), turn: None, amount, ns: 1_000_000 }).collect(),
         ),
     };
     vec![ceiling("read", Resource::Bytes, 100_000), ceiling("fma", Resource::Flops, 10_000_000)]

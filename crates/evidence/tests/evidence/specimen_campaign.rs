@@ -45,6 +45,7 @@ pub(crate) fn study() -> StudyPlan {
             prefill_logits: PrefillLogits::Last,
             written_as: None,
             head_as: None,
+            sequences: 1,
         },
         metric: Metric::Decode,
         rounds: ROUNDS as u32,
@@ -177,6 +178,7 @@ pub(crate) fn body(opening: &Document<Opening>, records: &[Record; 3]) -> Campai
         control: vec![Control::of(1, Reading::Available(140_000_000), Reading::Available(141_000_000))],
         pairs,
         outcome: CampaignOutcome::Ruled(ruled),
+        floors: None,
     }
 }
 

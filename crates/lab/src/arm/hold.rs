@@ -45,7 +45,7 @@ pub struct Home {
 pub struct Held<'m> {
     rig: Rig<'m>,
     subject: Subject,
-    request: ClockedRequest,
+    requests: Vec<ClockedRequest>,
     store: ReferenceStore,
     warmups: Vec<Timed>,
     live: Option<Turns>,
@@ -63,7 +63,7 @@ pub struct Held<'m> {
 pub fn rig<'m>(
     arm: &ArmSpec,
     model: &'m Model,
-    request: &ClockedRequest,
+    requests: &[ClockedRequest],
     (threads, kernels): (usize, &Path),
 ) -> Result<Rig<'m>, LabError> {
     if arm.peer.is_some() && arm.delay.is_some() {
@@ -75,7 +75,7 @@ pub fn rig<'m>(
         return Err(Fault::new("backend", expected, on.name()).into());
     }
     let limit = model.config().max_positions;
-    let context = request.total_tokens();
+    let context = requests.iter().map(ClockedRequest::total_tokens).max().unwrap_or(0);
     if context > limit {
         let expected = format!("at most {limit} tokens, which the model was trained for");
         return Err(Fault::new("work", expected, context.to_string()).into());
@@ -89,6 +89,7 @@ pub fn rig<'m>(
         cpu: CpuConfig { threads: arm.threads.unwrap_or(threads), isa: levels(arm.isa.as_deref())?, pin: true },
         plan: PlanSpec::find(arm.plan.as_deref().unwrap_or(PlanSpec::DEFAULT))?,
         class,
+        sequences: requests.len(),
         context,
         delay: arm.delay.as_ref().map(planted).transpose()?,
     })
@@ -122,7 +123,7 @@ impl<'m> Held<'m> {
         Ok(Self {
             rig,
             subject,
-            request: load.request.clone(),
+            requests: load.request.clone(),
             store: ReferenceStore::at(home.references.clone(), &home.build.binary_sha256),
             warmups: Vec::new(),
             live: None,
@@ -142,8 +143,9 @@ impl<'m> Held<'m> {
     /// # Errors
     /// When the engine fails.
     pub fn warm_up(&mut self, tokens: usize) -> Result<(), LabError> {
-        let request = ClockedRequest { output_tokens: tokens, ..self.request.clone() };
-        let mut run = Turns::begin(self.subject.runner(), &request)?;
+        let shorter = |r: &ClockedRequest| ClockedRequest { output_tokens: tokens, ..r.clone() };
+        let requests: Vec<ClockedRequest> = self.requests.iter().map(shorter).collect();
+        let mut run = Turns::begin(self.subject.runner(), &requests)?;
         run.decode(self.subject.runner(), tokens - 1, Baton::Kept)?;
         self.warmups.push(run.end(self.subject.runner())?);
         Ok(())
@@ -157,7 +159,7 @@ impl<'m> Held<'m> {
         if self.live.is_some() || self.done.is_some() {
             return Err(LabError::Request("was run already: an arm process times one request".to_string()));
         }
-        self.live = Some(Turns::begin(self.subject.runner(), &self.request)?);
+        self.live = Some(Turns::begin(self.subject.runner(), &self.requests)?);
         Ok(())
     }
 
@@ -203,18 +205,18 @@ impl<'m> Held<'m> {
 
     fn report(&mut self, timed: &Timed, full: bool) -> Result<GateReport, LabError> {
         let thresholds = Thresholds::built_in()?;
-        let gate = Gate { rig: &self.rig, request: &self.request, thresholds: &thresholds, store: &self.store };
-        let run = Run { label: "round", ids: &timed.ids, logits: &timed.logits };
+        let gate = Gate { rig: &self.rig, requests: &self.requests, thresholds: &thresholds, store: &self.store };
+        let run = Run { label: "round", rows: &timed.tokens };
         let labels: Vec<String> = (0..self.warmups.len()).map(|n| format!("warm-up {n}")).collect();
         let warmups: Vec<Run<'_>> =
-            self.warmups.iter().zip(&labels).map(|(t, label)| Run { label, ids: &t.ids, logits: &t.logits }).collect();
+            self.warmups.iter().zip(&labels).map(|(t, label)| Run { label, rows: &t.tokens }).collect();
         self.subject.judge(&gate, run, &warmups, full)
     }
 }
 
 /// What may leave the process: times only behind a passed gate.
 fn release(report: GateReport, timed: Timed, memory: Memory) -> Result<Judged, Fault> {
-    let tokens = RowTokens { ids: timed.ids.clone(), logits: timed.logits.clone() };
+    let tokens = timed.tokens.clone();
     let rows = timed.rows.available().copied();
     Ok(match report.judge()? {
         Judgement::Passed(gate) => {
@@ -222,10 +224,10 @@ fn release(report: GateReport, timed: Timed, memory: Memory) -> Result<Judged, F
             Judged { gate: gate.report().clone(), tokens, timing, memory, rows, device: None, pages: None }
         }
         Judgement::Failed(gate) => {
-            // A line has no way to say that a logit is no number; the misses say which.
-            let finite = tokens.logits.iter().all(|l| l.is_finite());
-            let logits = if finite { tokens.logits } else { Vec::new() };
-            let tokens = RowTokens { ids: tokens.ids, logits };
+            // A line has no way to say that a logit is no number, or which is missing; the misses say it.
+            let whole = |row: &RowTokens| row.logits.len() == row.ids.len() && row.logits.iter().all(|l| l.is_finite());
+            let kept = |row: RowTokens| if whole(&row) { row } else { RowTokens { logits: Vec::new(), ..row } };
+            let tokens = tokens.into_iter().map(kept).collect();
             Judged { gate: gate.report().clone(), tokens, timing: None, memory, rows, device: None, pages: None }
         }
     })
@@ -247,7 +249,9 @@ mod tests {
         let model = Model::open("synthetic:qwen3-tiny?format=f32").unwrap();
         let lengths = Lengths { depth: 0, prompt_tokens: 3, output_tokens: 2 };
         let request = ClockedRequest::drawn(lengths, model.config().vocab, 1).unwrap();
-        let of = |arm: &ArmSpec| rig(arm, &model, &request, (2, Path::new("kernels"))).map(|rig| rig.on);
+        let of = |arm: &ArmSpec| {
+            rig(arm, &model, std::slice::from_ref(&request), (2, Path::new("kernels"))).map(|rig| rig.on)
+        };
         let named = |backend: Option<&str>, peer: Option<&str>| ArmSpec {
             backend: backend.map(str::to_string),
             peer: peer.map(str::to_string),
@@ -277,8 +281,7 @@ mod tests {
             release_ns: 1,
             main_thread_cpu_ns: none(),
             allocator_peak_bytes: none(),
-            ids: vec![1, 2],
-            logits: logits.to_vec(),
+            tokens: vec![RowTokens { ids: vec![1, 2], logits: logits.to_vec() }],
             rows: Reading::unavailable("a test"),
             device: None,
         };
@@ -298,9 +301,12 @@ mod tests {
     #[test]
     fn misses_cross_the_pipe_without_times_even_where_a_logit_is_no_number() {
         assert!(left(&[0.5, 1.5], 0).timing.is_some());
-        for (logits, kept) in [([0.5, 1.5], 2), ([0.5, f32::NAN], 0), ([f32::INFINITY, 1.5], 0)] {
-            let judged = left(&logits, 1);
-            assert_eq!((judged.timing.is_none(), judged.tokens.logits.len(), judged.tokens.ids.len()), (true, kept, 2));
+        for (logits, kept) in [(&[0.5, 1.5][..], 2), (&[0.5, f32::NAN], 0), (&[f32::INFINITY, 1.5], 0), (&[0.5], 0)] {
+            let judged = left(logits, 1);
+            assert_eq!(
+                (judged.timing.is_none(), judged.tokens[0].logits.len(), judged.tokens[0].ids.len()),
+                (true, kept, 2)
+            );
             let text = line(&Answer::Judged(Box::new(judged.clone()))).unwrap();
             assert_eq!(parse::<Answer>(&text).unwrap(), Answer::Judged(Box::new(judged)));
         }

@@ -2,7 +2,7 @@
 //!
 //! Two builds of tare may be at the two ends. The first question is always [`Ask::Hello`], whose form never changes; a
 //! build that does not know the campaign's version says so, and nothing is measured. A change that either side would
-//! misread raises [`VERSION`].
+//! misread raises [`VERSION`]. Several sequences are lists where a build that runs one alone reads one, and so refuses them.
 
 use serde::{Deserialize, Serialize};
 use tare_core::{Fault, Reading};
@@ -16,7 +16,7 @@ use crate::clock::Baton;
 use crate::facts::ArmFacts;
 use crate::host::Pages;
 use crate::study::ArmSpec;
-use crate::work::ClockedRequest;
+use crate::work::{ClockedRequest, one_or_more};
 
 /// Version of the lines.
 pub const VERSION: u32 = 1;
@@ -67,8 +67,9 @@ pub struct Load {
     pub arm: ArmSpec,
     /// The model, resolved by the campaign: a path or `synthetic:NAME`.
     pub model: String,
-    /// The request, token by token.
-    pub request: ClockedRequest,
+    /// The request of each sequence, token by token.
+    #[serde(with = "one_or_more")]
+    pub request: Vec<ClockedRequest>,
 }
 
 /// What an arm answers.
@@ -101,8 +102,9 @@ pub enum Answer {
 pub struct Judged {
     /// What was checked.
     pub gate: GateReport,
-    /// What was emitted.
-    pub tokens: RowTokens,
+    /// What was emitted, by sequence.
+    #[serde(with = "one_or_more")]
+    pub tokens: Vec<RowTokens>,
     /// How long it took; none when the gate failed.
     pub timing: Option<Timing>,
     /// Where memory went in this process.
@@ -152,6 +154,22 @@ mod tests {
         assert_eq!(line(&Ask::Hello { protocol: 1 }).unwrap(), r#"{"op":"hello","protocol":1}"#);
         let far: Ask = parse(r#"{"op":"hello","protocol":99}"#).unwrap();
         assert_eq!(far, Ask::Hello { protocol: 99 });
+    }
+
+    #[test]
+    fn one_sequence_is_written_as_ever_and_several_as_a_list() {
+        let lengths = crate::work::Lengths { depth: 0, prompt_tokens: 2, output_tokens: 2 };
+        let load = |sequences| Load {
+            arm: ArmSpec::default(),
+            model: "m".into(),
+            request: ClockedRequest::drawn_together(lengths, sequences, 9, 1).unwrap(),
+        };
+        let written = |sequences| serde_json::to_value(load(sequences)).unwrap()["request"].clone();
+        assert!(written(1).is_object() && written(2).is_array());
+        for sequences in [1, 2] {
+            let ask = Ask::Load(Box::new(load(sequences)));
+            assert_eq!(parse::<Ask>(&line(&ask).unwrap()).unwrap(), ask);
+        }
     }
 
     #[test]

@@ -17,6 +17,7 @@ use crate::arm::hold::Home;
 use crate::clock::Timed;
 use crate::engine_runner::EngineRunner;
 use crate::facts::{self, ArmFacts};
+use crate::floor::{self, FLOP_CEILING, INT8_CEILING, PRODUCT_CEILING};
 use crate::gate::{Gate, Run, judge_starts};
 use crate::host::Pages;
 use crate::peers::PeerRunner;
@@ -42,7 +43,8 @@ impl Subject {
         Ok(match peer {
             None => Self::Engine(Box::new(EngineRunner::new(rig.engine()?))),
             Some(name) => {
-                let peer = PeerRunner::open(name, home, Path::new(model), rig.cpu.threads, rig.context)?;
+                let peer =
+                    PeerRunner::open(name, home, Path::new(model), (rig.cpu.threads, rig.context), rig.sequences)?;
                 Self::Peer(Box::new(peer))
             }
         })
@@ -60,10 +62,15 @@ impl Subject {
     ///
     /// # Errors
     /// When the model cannot be read, or the peer does not declare its class.
-    pub(super) fn facts(&mut self, rig: &Rig<'_>, request: &ClockedRequest, home: &Home) -> Result<ArmFacts, LabError> {
+    pub(super) fn facts(
+        &mut self,
+        rig: &Rig<'_>,
+        requests: &[ClockedRequest],
+        home: &Home,
+    ) -> Result<ArmFacts, LabError> {
         match self {
-            Self::Engine(e) => ArmFacts::of_engine(rig, e.engine(), request, &home.build),
-            Self::Peer(p) => of_peer(p, rig, request, home),
+            Self::Engine(e) => ArmFacts::of_engine(rig, e.engine(), requests, &home.build),
+            Self::Peer(p) => of_peer(p, rig, requests, home),
         }
     }
 
@@ -130,11 +137,10 @@ impl Subject {
 }
 
 /// The facts of a peer: what it declares, and its log lines where tare has a plan.
-fn of_peer(peer: &PeerRunner, rig: &Rig<'_>, request: &ClockedRequest, home: &Home) -> Result<ArmFacts, LabError> {
+fn of_peer(peer: &PeerRunner, rig: &Rig<'_>, requests: &[ClockedRequest], home: &Home) -> Result<ArmFacts, LabError> {
     let identity = peer.identity();
     let plan = json!({ "peer": identity.name, "proof": peer.proof() });
     let untold = || Reading::unavailable("the peer does not say");
-    let no_floor = || Reading::unavailable("the kernels of a peer are not known: its request has no floor of its own");
     let arm = Arm {
         plan: identity.name.clone(),
         plan_sha256: canonical::digest(&plan),
@@ -154,10 +160,10 @@ fn of_peer(peer: &PeerRunner, rig: &Rig<'_>, request: &ClockedRequest, home: &Ho
         delay: None,
     };
     Ok(ArmFacts {
-        work: facts::work(rig, request)?,
+        work: facts::work(rig, requests)?,
         arm,
         plan,
-        demands: Demands { prefill: no_floor(), decode: no_floor() },
+        demands: demands(peer, rig, requests),
         config: json!({ "model": rig.model.describe()?.label(), "context": rig.context }),
         build: home.build.clone(),
         // The ceilings of a round are those of what every arm might use.
@@ -165,6 +171,25 @@ fn of_peer(peer: &PeerRunner, rig: &Rig<'_>, request: &ClockedRequest, home: &Ho
         streamed_bytes: peer.streamed_bytes(),
         notes: peer.reservations(),
     })
+}
+
+/// What the request of a peer must move and compute, from what it says of its matrices and its cache.
+fn demands(peer: &PeerRunner, rig: &Rig<'_>, requests: &[ClockedRequest]) -> Demands {
+    let none = |why: &str| Demands { prefill: Reading::unavailable(why), decode: Reading::unavailable(why) };
+    let weight_bytes = match peer.streamed_bytes() {
+        Reading::Available(bytes) => bytes,
+        Reading::Unavailable { why } => return none(&format!("bytes of its matrices: {why}")),
+    };
+    let Some(declared) = peer.declared() else { return none("the peer does not declare its class") };
+    let Some(kv_bytes) = declared.kv_bytes() else {
+        return none(&format!("elements of {} in its cache have no whole bytes", declared.kv));
+    };
+    let flop_ceiling = match declared.activation_bits {
+        8 => INT8_CEILING,
+        16 => PRODUCT_CEILING,
+        _ => FLOP_CEILING,
+    };
+    floor::demands_of_shape(rig.model.config(), requests, (weight_bytes, kv_bytes), flop_ceiling)
 }
 
 #[cfg(test)]
@@ -200,7 +225,8 @@ mod tests {
         let shim = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/peers/shim.py");
         let mut command = Command::new("python3");
         command.arg(shim).arg(&answers).arg("none");
-        let load = Load { model: "model".into(), threads: 2, context: 32, settings: serde_json::Map::new() };
+        let load =
+            Load { model: "model".into(), threads: 2, context: 32, sequences: 1, settings: serde_json::Map::new() };
         let peer = PeerRunner::start("list", command, &load, Limits::default()).unwrap();
 
         let model = Model::open("synthetic:qwen3-tiny?format=f32").unwrap();
@@ -212,12 +238,15 @@ mod tests {
             cpu: CpuConfig { threads: 4, isa: detect_isa(), pin: false },
             plan: PlanSpec::find("paged").unwrap(),
             class: Class::by_name("f32").unwrap(),
+            sequences: 1,
             context: request.total_tokens(),
             max_rows: 16,
             delay: None,
         };
-        let facts = of_peer(&peer, &rig, &request, &home(folder.path())).unwrap();
+        let facts = of_peer(&peer, &rig, std::slice::from_ref(&request), &home(folder.path())).unwrap();
         assert_eq!(facts.arm.threads, Reading::Available(2), "tuning chose half of the 4 that it was offered");
         assert!(facts.notes.iter().any(|n| n.contains("not tuned here")), "{:?}", facts.notes);
+        let Reading::Unavailable { why } = &facts.demands.decode else { panic!("{:?}", facts.demands) };
+        assert!(why.contains("list does not say"), "its bytes are not known: {why}");
     }
 }

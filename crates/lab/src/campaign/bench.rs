@@ -4,13 +4,13 @@
 use serde::{Deserialize, Serialize};
 use tare_core::{Fault, Reading};
 use tare_evidence::Utc;
-use tare_evidence::floor::{Ceiling, Resource};
 use tare_probe::Quietness;
 
 use crate::arm::process::Lost;
 use crate::arm::protocol::Judged;
 use crate::clock::Baton;
 use crate::facts::ArmFacts;
+use crate::floor::CeilingKind;
 
 /// The world of a campaign.
 pub trait Bench {
@@ -23,8 +23,8 @@ pub trait Bench {
     /// What else runs on the host now.
     fn quietness(&mut self) -> Quietness;
 
-    /// Samples of the ceilings that bound an arm of these facts.
-    fn ceilings(&mut self, facts: &ArmFacts) -> Vec<CeilingPass>;
+    /// A turn of the arm that measures this ceiling, on the threads of an arm of these facts.
+    fn ceiling(&mut self, kind: CeilingKind, facts: &ArmFacts) -> CeilingPass;
 
     /// What is no longer as it was when the campaign began: a binary or a model file.
     fn changed(&mut self) -> Option<String>;
@@ -78,14 +78,24 @@ pub trait LiveArm {
     fn judge(&mut self, full: bool) -> Result<Judged, Lost>;
 }
 
-/// One ceiling, sampled inside a round.
+/// A turn of a ceiling arm.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CeilingTurn {
+    /// Label of the arm.
+    pub arm: String,
+    /// Its number in the round, from 0.
+    pub turn: u32,
+    /// What it measured.
+    pub pass: CeilingPass,
+}
+
+/// Samples of one ceiling.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CeilingPass {
-    /// Its name, to which demands refer.
-    pub name: String,
-    /// What is counted.
-    pub resource: Resource,
+    /// What it is.
+    pub kind: CeilingKind,
     /// Threads that took part.
     pub threads: u32,
     /// Bytes that were walked over.
@@ -94,18 +104,4 @@ pub struct CeilingPass {
     pub pages: String,
     /// Amount and nanoseconds of every sample, or why there is none.
     pub samples: Reading<Vec<(u64, u64)>>,
-}
-
-impl From<Ceiling> for CeilingPass {
-    fn from(c: Ceiling) -> Self {
-        let samples = c.samples.map(|all| all.into_iter().map(|s| (s.amount, s.ns)).collect());
-        Self {
-            name: c.name,
-            resource: c.resource,
-            threads: c.threads,
-            working_set_bytes: c.working_set_bytes,
-            pages: c.pages,
-            samples,
-        }
-    }
 }

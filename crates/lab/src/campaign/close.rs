@@ -7,16 +7,18 @@ use tare_evidence::floor::{Ceiling, CeilingSample};
 use tare_evidence::gate::{Check, GateReport, Miss};
 use tare_evidence::provenance::Provenance;
 use tare_evidence::record::{About, Measured, Method};
-use tare_evidence::samples::{Emitted, RowTokens, Samples, TimedRound, Timing};
+use tare_evidence::samples::{Emitted, Samples, TimedRound, Timing};
 use tare_evidence::study::{Design, StudyPlan};
 use tare_evidence::{Draft, Record, Utc};
 use tare_probe::{Host, Quietness};
 
 use crate::LabError;
 use crate::arm::protocol::Judged;
+use crate::campaign::bench::CeilingTurn;
 use crate::campaign::design::{Seating, Slot};
 use crate::campaign::journal::{Journal, RoundLog};
 use crate::facts::{self, ArmFacts};
+use crate::floor::CeilingKind;
 use crate::gate::{CACHE, ROUNDS_AGREE};
 use crate::host::{self, Moment};
 use crate::study::Study;
@@ -94,7 +96,7 @@ impl Closing<'_> {
             gate: whole_gate(&judged).judge()?,
             measured: Measured {
                 samples: Samples { warmups: Vec::new(), rounds: timed_rounds(&judged) },
-                ceilings: ceilings(rounds),
+                ceilings: ceilings(self.study, rounds, facts.threads),
                 demands: facts.demands.clone(),
             },
         })?)
@@ -115,8 +117,14 @@ impl Closing<'_> {
     /// What a reader of the figures must know.
     fn notes(&self, journal: &Journal, rounds: &[&RoundLog], judged: &[&Judged], facts: &ArmFacts) -> Vec<String> {
         let study = self.study;
-        let mut notes =
-            vec!["each round ran in a process of its own; ceilings were sampled inside each round".to_string()];
+        let mut notes = vec!["each round ran in a process of its own".to_string()];
+        notes.extend(study.ceilings().map(|(arm, kind)| {
+            format!(
+                "`{arm}` measured the ceiling `{}`: it had a turn beside every meeting of a round, before it in even rounds \
+                 and after it in odd ones",
+                kind.ceiling()
+            )
+        }));
         if study.warmups > 0 {
             notes.push(format!(
                 "before each timed request {} warm-up of the same prompt and {} tokens; its tokens passed the gate as \
@@ -137,6 +145,9 @@ impl Closing<'_> {
         }
         notes.extend(journal.stops().map(|s| format!("attempt {} ended in round {}: {}", s.attempt, s.round, s.why)));
         notes.extend(facts.notes.iter().cloned());
+        let l3 = self.host.cpu.caches.l3.available().map(|l3| l3.bytes());
+        let streamed = facts.streamed_bytes.available().filter(|_| study.arms[0].backend() == "cpu");
+        notes.extend(streamed.zip(l3).and_then(|(bytes, l3)| host::fits_in_cache(*bytes, l3)));
         let busiest = rounds.iter().map(|r| &r.quiet).max_by(|a, b| a.spin.lost_share.total_cmp(&b.spin.lost_share));
         notes.extend(busiest.and_then(busy));
         notes
@@ -162,42 +173,50 @@ fn timed_rounds(judged: &[&Judged]) -> Vec<TimedRound> {
         untimed: Vec::new(),
     };
     let round = |(n, j): (usize, &&Judged)| TimedRound {
-        emitted: Emitted { round: n as u32, rows: vec![j.tokens.clone()] },
+        emitted: Emitted { round: n as u32, rows: j.tokens.clone() },
         // Without times only behind a failed gate, and then the record drops them all.
         timing: j.timing.clone().unwrap_or_else(none),
     };
     judged.iter().enumerate().map(round).collect()
 }
 
-/// Every sample of every ceiling, with the round inside which it was taken.
-fn ceilings(rounds: &[&RoundLog]) -> Vec<Ceiling> {
-    let Some(first) = rounds.first() else { return Vec::new() };
-    let of = |i: usize| {
-        let mut samples = Vec::new();
-        for r in rounds {
-            match r.ceilings.get(i).map(|c| &c.samples) {
-                Some(Reading::Available(taken)) => {
-                    samples.extend(taken.iter().map(|&(amount, ns)| CeilingSample { round: Some(r.round), amount, ns }))
-                }
-                Some(Reading::Unavailable { why }) => return Reading::unavailable(why),
-                None => return Reading::unavailable(format!("round {} has none", r.round)),
-            }
+/// Every sample of every turn of the ceiling arms; of a ceiling that no arm measures, that there is none.
+fn ceilings(study: &Study, rounds: &[&RoundLog], threads: usize) -> Vec<Ceiling> {
+    let of = |kind: CeilingKind| {
+        let arm = study.ceilings().find(|(_, k)| *k == kind).map(|(label, _)| label);
+        let missing = match study.ceilings().next() {
+            None => "the study has no ceiling arm".to_string(),
+            Some(_) => format!("the study has no ceiling arm that measures `{}`", kind.ceiling()),
+        };
+        let turns = || rounds.iter().flat_map(|r| r.ceilings.iter().map(move |t| (r.round, t)));
+        let its: Vec<(u32, &CeilingTurn)> = turns().filter(|(_, t)| Some(t.arm.as_str()) == arm).collect();
+        let first = its.first().map(|(_, t)| &t.pass);
+        Ceiling {
+            name: kind.ceiling().to_string(),
+            arm: arm.map(str::to_string),
+            resource: kind.resource(),
+            threads: first.map_or(threads as u32, |p| p.threads),
+            working_set_bytes: first.map_or(0, |p| p.working_set_bytes),
+            pages: first.map_or_else(|| "none".to_string(), |p| p.pages.clone()),
+            samples: if arm.is_some() { samples(&its) } else { Reading::unavailable(missing) },
         }
-        Reading::Available(samples)
     };
-    (0..first.ceilings.len())
-        .map(|i| {
-            let c = &first.ceilings[i];
-            Ceiling {
-                name: c.name.clone(),
-                resource: c.resource,
-                threads: c.threads,
-                working_set_bytes: c.working_set_bytes,
-                pages: c.pages.clone(),
-                samples: of(i),
+    CeilingKind::ALL.map(of).into()
+}
+
+/// All samples; none when a turn has none.
+fn samples(turns: &[(u32, &CeilingTurn)]) -> Reading<Vec<CeilingSample>> {
+    let mut all = Vec::new();
+    for (round, t) in turns {
+        match &t.pass.samples {
+            Reading::Available(taken) => {
+                let sample = |&(amount, ns)| CeilingSample { round: Some(*round), turn: Some(t.turn), amount, ns };
+                all.extend(taken.iter().map(sample));
             }
-        })
-        .collect()
+            Reading::Unavailable { why } => return Reading::unavailable(why),
+        }
+    }
+    if all.is_empty() { Reading::unavailable("its arm had no turn") } else { Reading::Available(all) }
 }
 
 /// The check that a miss names when a round behind a passed gate has no times.
@@ -216,7 +235,7 @@ fn whole_gate(judged: &[&Judged]) -> GateReport {
         let same = || all().filter(|(_, c)| c.name == check.name);
         let max_error = same().map(|(_, c)| c.max_error).fold(0.0, f64::max);
         let once = check.name == CACHE || check.name.ends_with("-rank");
-        let like_first = same().filter(|(j, _)| j.tokens.ids == first.tokens.ids);
+        let like_first = same().filter(|(j, _)| same_ids(j, first));
         let compared = if once { check.compared } else { like_first.map(|(_, c)| c.compared).sum() };
         whole.checks.push(Check { max_error, compared, ..check.clone() });
     }
@@ -233,15 +252,20 @@ fn whole_gate(judged: &[&Judged]) -> GateReport {
     whole
 }
 
+fn same_ids(a: &Judged, b: &Judged) -> bool {
+    a.tokens.iter().map(|row| &row.ids).eq(b.tokens.iter().map(|row| &row.ids))
+}
+
 /// Ids of every round against those of the first.
 fn agreement(judged: &[&Judged]) -> Check {
-    let first = judged.first().map(|j| j.tokens.ids.clone()).unwrap_or_default();
     let (mut compared, mut differing) = (0, 0);
-    for j in judged {
-        let RowTokens { ids, .. } = &j.tokens;
-        let longest = first.len().max(ids.len());
-        compared += longest as u64;
-        differing += (0..longest).filter(|&i| first.get(i) != ids.get(i)).count();
+    for (first, j) in judged.first().into_iter().flat_map(|first| judged.iter().map(move |j| (first, j))) {
+        for n in 0..first.tokens.len().max(j.tokens.len()) {
+            let [a, b] = [first, j].map(|j| j.tokens.get(n).map_or(&[][..], |row| &row.ids));
+            let longest = a.len().max(b.len());
+            compared += longest as u64;
+            differing += (0..longest).filter(|&i| a.get(i) != b.get(i)).count();
+        }
     }
     Check { name: ROUNDS_AGREE.into(), compared, max_error: if differing == 0 { 0.0 } else { 1.0 }, limit: 0.0 }
 }
@@ -250,6 +274,7 @@ fn agreement(judged: &[&Judged]) -> Check {
 mod tests {
     use super::*;
     use tare_evidence::record::Memory;
+    use tare_evidence::samples::RowTokens;
 
     fn timing() -> Timing {
         Timing {
@@ -279,7 +304,7 @@ mod tests {
                 checks: checks.iter().map(check).collect(),
                 misses: vec![miss; misses],
             },
-            tokens: RowTokens { ids: ids.to_vec(), logits: vec![0.0; ids.len()] },
+            tokens: vec![RowTokens { ids: ids.to_vec(), logits: vec![0.0; ids.len()] }],
             timing: (misses == 0).then(timing),
             memory: Memory {
                 allocator_peak_bytes: none(),

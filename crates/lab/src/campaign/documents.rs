@@ -8,6 +8,7 @@ use tare_evidence::campaign::{
 };
 use tare_evidence::derive::metric_ns;
 use tare_evidence::document::Document;
+use tare_evidence::floors::Floors;
 use tare_evidence::ledger::file_sha256;
 use tare_evidence::opening::{OpenedArm, Opening};
 use tare_evidence::provenance::Provenance;
@@ -152,6 +153,7 @@ impl Writer<'_> {
                 rounds: journal.rounds().map(round).collect(),
                 pairs: pairs.to_vec(),
                 outcome,
+                floors: Floors::of(&opened.plan, both)?,
             };
             let title = format!("{}: closed", opened.plan.name);
             Ok(Document::seal(about(&opened.plan, &opened.campaign, at, title), self.provenance()?, body)?)
@@ -234,7 +236,7 @@ fn end_to_end_ns(judged: &Judged) -> Reading<u64> {
     match &judged.timing {
         None => Reading::unavailable("the gate failed"),
         Some(timing) => {
-            let emitted = Emitted { round: 0, rows: vec![judged.tokens.clone()] };
+            let emitted = Emitted { round: 0, rows: judged.tokens.clone() };
             let round = TimedRound { emitted, timing: timing.clone() };
             metric_ns(&round, Metric::EndToEnd).map(|ns| ns.round() as u64).into()
         }

@@ -15,7 +15,7 @@ use tare_evidence::study::StudyPlan;
 use tare_probe::Quietness;
 
 use crate::arm::protocol::Judged;
-use crate::campaign::bench::CeilingPass;
+use crate::campaign::bench::CeilingTurn;
 use crate::facts::ArmFacts;
 use crate::study::Study;
 
@@ -126,8 +126,8 @@ pub struct RoundLog {
     pub order: Vec<String>,
     /// What else ran just before.
     pub quiet: Quietness,
-    /// Ceilings sampled inside the round.
-    pub ceilings: Vec<CeilingPass>,
+    /// Turns of the ceiling arms, in order.
+    pub ceilings: Vec<CeilingTurn>,
     /// What came of each slot, in the order of the slots.
     pub slots: Vec<Judged>,
     /// How long all of it took, in nanoseconds.

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tare_core::{Fault, Reading};
 use tare_evidence::Utc;
-use tare_evidence::floor::Resource;
-use tare_probe::ceilings::{Sampled, Sampler};
+use tare_evidence::floor::Ceiling;
+use tare_probe::ceilings::{Sampled, Sampler, past_caches};
 use tare_probe::{Host, Quietness};
 
 use crate::arm::process::{ArmProcess, GoOn, Lost};
@@ -15,7 +15,7 @@ use crate::build_info::file_sha256;
 use crate::campaign::bench::{Bench, CeilingPass, LiveArm};
 use crate::clock::Baton;
 use crate::facts::ArmFacts;
-use crate::floor::{BYTE_CEILING, FLOP_CEILING, PRODUCT_CEILING};
+use crate::floor::CeilingKind;
 use crate::host::device_ceilings;
 use crate::on::On;
 use crate::study::ArmSpec;
@@ -23,8 +23,8 @@ use crate::work::ClockedRequest;
 
 /// How long is looked for others before a round.
 const QUIET_WINDOW: Duration = Duration::from_millis(100);
-/// Length of one sample of a ceiling.
-const SAMPLE_NS: u64 = 60_000_000;
+/// Length of a turn of a ceiling arm: some passes over the buffer.
+const SAMPLE_NS: u64 = 300_000_000;
 /// Bytes of the read ceiling when an arm does not say what it streams.
 const UNKNOWN_STREAM: u64 = 256 << 20;
 
@@ -44,9 +44,11 @@ pub struct LiveBench {
     starts: Vec<Start>,
     /// Where every arm computes.
     on: On,
-    request: ClockedRequest,
+    requests: Vec<ClockedRequest>,
     host: Host,
     go_on: GoOn,
+    /// Whether an arm reads from memory: the buffer is filled once and kept.
+    reads: bool,
     sampler: Option<Result<Sampler, String>>,
     sources: BTreeMap<String, String>,
 }
@@ -58,20 +60,29 @@ impl std::fmt::Debug for LiveBench {
 }
 
 impl LiveBench {
-    /// A world in which `starts` run `request`; `kernels` is the folder of kernels that were compiled for a device.
+    /// A world in which `starts` run `requests` together and arms measure `ceilings`; `kernels` is the folder of kernels that were compiled for a device.
     ///
     /// # Errors
     /// When a binary or a model file cannot be read, or the arms name no backend that there is.
     pub fn new(
         starts: Vec<Start>,
-        request: ClockedRequest,
+        (requests, ceilings): (Vec<ClockedRequest>, &[CeilingKind]),
         host: Host,
         kernels: &Path,
         go_on: GoOn,
     ) -> Result<Self, Fault> {
         let sources = sources(&starts)?;
         let on = On::named(starts.first().map_or("cpu", |s| s.spec.backend()), kernels)?;
-        Ok(Self { starts, on, request, host, go_on, sampler: None, sources })
+        Ok(Self {
+            starts,
+            on,
+            requests,
+            host,
+            go_on,
+            reads: ceilings.contains(&CeilingKind::Read),
+            sampler: None,
+            sources,
+        })
     }
 
     /// What identifies each arm's binary and model file, by label.
@@ -112,7 +123,7 @@ impl Bench for LiveBench {
     fn start(&mut self, arm: usize) -> Result<Box<dyn LiveArm>, Lost> {
         let start = &self.starts[arm];
         let (mut process, _) = ArmProcess::start(&start.binary, self.go_on.clone())?;
-        let load = Load { arm: start.spec.clone(), model: start.model.clone(), request: self.request.clone() };
+        let load = Load { arm: start.spec.clone(), model: start.model.clone(), request: self.requests.clone() };
         match process.ask(&Ask::Load(Box::new(load)))? {
             Answer::Loaded(facts) => Ok(Box::new(Live { process, facts: *facts })),
             other => Err(unexpected(&other)),
@@ -123,43 +134,36 @@ impl Bench for LiveBench {
         Quietness::observe(QUIET_WINDOW)
     }
 
-    fn ceilings(&mut self, facts: &ArmFacts) -> Vec<CeilingPass> {
+    fn ceiling(&mut self, kind: CeilingKind, facts: &ArmFacts) -> CeilingPass {
         if let On::Cuda(config) = &self.on {
             // Measured by a context that is gone again before an arm begins.
             let measured = Reading::from(tare_cuda::ceilings::measure(config));
-            return device_ceilings(&measured).into_iter().map(CeilingPass::from).collect();
+            return of_device(kind, device_ceilings(&measured));
         }
-        let bytes = facts.streamed_bytes.available().copied().unwrap_or(UNKNOWN_STREAM);
-        let host = &self.host;
-        let sampler = self.sampler.get_or_insert_with(|| Sampler::new(host, facts.threads, bytes, SAMPLE_NS));
-        let pairs = |samples: Vec<Sampled>| samples.into_iter().map(|s| (s.amount, s.ns)).collect();
-        let of = |samples| Reading::Available(pairs(samples));
-        let (threads, read, pages, add, tiles) = match sampler {
-            Ok(s) => {
-                let pages = match s.huge_bytes() {
-                    Reading::Available(b) => format!("{b} bytes in huge pages"),
-                    Reading::Unavailable { why } => format!("unknown: {why}"),
-                };
-                (s.threads(), of(s.read()), pages, of(s.multiply_add()), s.multiply_tiles().map(pairs))
-            }
-            Err(why) => {
-                let none = || Reading::unavailable(why.as_str());
-                (facts.threads, none(), "unknown".to_string(), none(), none())
-            }
+        let none = |why: &str| CeilingPass {
+            kind,
+            threads: facts.threads as u32,
+            working_set_bytes: 0,
+            pages: "none".to_string(),
+            samples: Reading::unavailable(why),
         };
-        let pass = |name: &str, resource, working_set_bytes, pages, samples| CeilingPass {
-            name: name.to_string(),
-            resource,
-            threads: threads as u32,
-            working_set_bytes,
-            pages,
-            samples,
+        let streamed = facts.streamed_bytes.available().copied().unwrap_or(UNKNOWN_STREAM);
+        let (host, reads) = (&self.host, self.reads);
+        let sampler = self.sampler.get_or_insert_with(|| {
+            let bytes = if reads { past_caches(host, streamed)? } else { 0 };
+            Sampler::new(host, facts.threads, bytes, SAMPLE_NS)
+        });
+        let sampler = match sampler {
+            Ok(sampler) => sampler,
+            Err(why) => return none(why),
         };
-        vec![
-            pass(BYTE_CEILING, Resource::Bytes, bytes, pages, read),
-            pass(FLOP_CEILING, Resource::Flops, 0, "none: registers".to_string(), add),
-            pass(PRODUCT_CEILING, Resource::Flops, 0, "none: cache".to_string(), tiles),
-        ]
+        let of = |samples: Vec<Sampled>| samples.into_iter().map(|s| (s.amount, s.ns)).collect::<Vec<_>>();
+        let (working_set_bytes, pages, samples) = match kind {
+            CeilingKind::Read => (sampler.bytes(), pages(sampler), Reading::Available(of(sampler.read()))),
+            CeilingKind::Fma => (0, "none: registers".to_string(), Reading::Available(of(sampler.multiply_add()))),
+            CeilingKind::Tiles => (0, "none: cache".to_string(), sampler.multiply_tiles().map(of)),
+        };
+        CeilingPass { kind, threads: sampler.threads() as u32, working_set_bytes, pages, samples }
     }
 
     fn changed(&mut self) -> Option<String> {
@@ -177,6 +181,28 @@ impl Bench for LiveBench {
 
     fn now(&mut self) -> Result<Utc, Fault> {
         now()
+    }
+}
+
+/// How the buffer of the read ceiling lies.
+fn pages(sampler: &Sampler) -> String {
+    match sampler.huge_bytes() {
+        Reading::Available(bytes) => format!("{bytes} bytes in huge pages"),
+        Reading::Unavailable { why } => format!("unknown: {why}"),
+    }
+}
+
+/// One of the ceilings of a device.
+fn of_device(kind: CeilingKind, all: Vec<Ceiling>) -> CeilingPass {
+    let found = all.into_iter().find(|c| c.name == kind.ceiling());
+    let unknown = || Reading::unavailable("the device has no such ceiling");
+    CeilingPass {
+        kind,
+        threads: 1,
+        working_set_bytes: found.as_ref().map_or(0, |c| c.working_set_bytes),
+        pages: "memory of the device".to_string(),
+        samples: found
+            .map_or_else(unknown, |c| c.samples.map(|all| all.into_iter().map(|s| (s.amount, s.ns)).collect())),
     }
 }
 

@@ -9,11 +9,12 @@ use tare_probe::Quietness;
 use crate::LabError;
 use crate::arm::process::Lost;
 use crate::arm::protocol::Judged;
-use crate::campaign::bench::{Bench, LiveArm};
+use crate::campaign::bench::{Bench, CeilingTurn, LiveArm};
 use crate::campaign::design::{Meeting, Seating};
 use crate::campaign::journal::{Attempt, Control, Journal, Line, RoundLog, Stopped, When};
 use crate::clock::Baton;
 use crate::facts::ArmFacts;
+use crate::floor::CeilingKind;
 use crate::study::Study;
 
 /// Name under which the baseline runs alone, before the first and after the last round.
@@ -162,9 +163,14 @@ impl Running<'_> {
         let seating = self.campaign.seating;
         let quiet = bench.quietness();
         told(Step::Quiet(round, &quiet));
-        let ceilings = journal.facts(CONTROL).cloned().map(|f| bench.ceilings(&f)).unwrap_or_default();
+        let mut ceilings = Vec::new();
         let mut slots: Vec<Option<Judged>> = seating.slots.iter().map(|_| None).collect();
-        for meeting in seating.round(round)? {
+        for (turn, meeting) in (0..).zip(seating.round(round)?) {
+            // Whatever an arm or the gate leaves behind is before every second turn alone.
+            let before = round.is_multiple_of(2);
+            if before {
+                ceilings.extend(self.ceilings(turn, bench, journal, told));
+            }
             match meeting {
                 Meeting::Alone(slot) => {
                     let name = &seating.slots[slot].name;
@@ -177,6 +183,9 @@ impl Running<'_> {
                     let (a, b) = self.together(round, (opens, follows), bench, journal, told)?;
                     (slots[opens], slots[follows]) = (Some(a), Some(b));
                 }
+            }
+            if !before {
+                ceilings.extend(self.ceilings(turn, bench, journal, told));
             }
         }
         // Every slot is in a meeting of every round.
@@ -194,6 +203,22 @@ impl Running<'_> {
         told(Step::Round(&log));
         journal.add(Line::Round(Box::new(log)))?;
         void.map_or(Ok(()), |why| Err(Broken::Void(why)))
+    }
+
+    /// A turn of every ceiling arm, while no other arm has a process.
+    fn ceilings(
+        &self,
+        turn: u32,
+        bench: &mut dyn Bench,
+        journal: &Journal,
+        told: &mut dyn FnMut(Step<'_>),
+    ) -> Vec<CeilingTurn> {
+        let Some(facts) = journal.facts(CONTROL) else { return Vec::new() };
+        let mut one = |(arm, kind): (&str, CeilingKind)| {
+            told(Step::Timing(arm));
+            CeilingTurn { arm: arm.to_string(), turn, pass: bench.ceiling(kind, facts) }
+        };
+        self.campaign.study.ceilings().map(&mut one).collect()
     }
 
     /// Whether cached keys and values are compared in this round: in the first and in the last.
@@ -305,7 +330,7 @@ impl Running<'_> {
             if let Some(why) = failed(&slot.name, &format!(" in round {round}"), judged) {
                 return Some(why);
             }
-            if first.is_some_and(|f| f.slots[i].tokens.ids != judged.tokens.ids) {
+            if first.is_some_and(|f| ids(&f.slots[i]) != ids(judged)) {
                 return Some(format!("{} drew other tokens in round {round} than in round 0", slot.name));
             }
         }
@@ -318,7 +343,7 @@ impl Running<'_> {
         let mut classes: Vec<(&str, Side<'_>)> = Vec::new();
         for (slot, judged) in self.campaign.seating.slots.iter().zip(&log.slots) {
             let arm = &journal.facts(&slot.name)?.arm;
-            let side = Side { arm, gate: &judged.gate, rows: std::slice::from_ref(&judged.tokens) };
+            let side = Side { arm, gate: &judged.gate, rows: &judged.tokens };
             match classes.iter().find(|(_, s)| s.arm.class == arm.class && s.arm.peer.is_none()) {
                 None => classes.push((&slot.name, side)),
                 Some((name, first)) => {
@@ -330,6 +355,11 @@ impl Running<'_> {
         }
         None
     }
+}
+
+/// The ids that were drawn, `[sequences][tokens]`.
+fn ids(judged: &Judged) -> Vec<&[u32]> {
+    judged.tokens.iter().map(|row| &row.ids[..]).collect()
 }
 
 /// Why nothing may be said of the times of an arm: its first miss, or that there are none.

@@ -8,6 +8,7 @@ use tare_ops::class::CLASSES;
 
 use super::{Add, Finding, Gate, ROUNDS_AGREE, Run, differing_ids, logit_errors, rank_gaps};
 use crate::LabError;
+use crate::work::ClockedRequest;
 
 impl Gate<'_> {
     /// Judges `runs` of an engine whose arithmetic class has the name `class` in `gates.toml`: the runs agree, have as
@@ -24,49 +25,57 @@ impl Gate<'_> {
             return Err(LabError::Judge("there is no run to judge".to_string()));
         };
         report.add(ROUNDS_AGREE, 0.0, &differing_ids(first, runs));
-        report.add("output-length", 0.0, &other_lengths(self.request.output_tokens, runs));
+        report.add("output-length", 0.0, &other_lengths(self.requests, runs));
         report.add("ids-in-vocabulary", 0.0, &unknown_ids(first, self.rig.model.config().vocab));
         if !report.misses.is_empty() {
             return Ok(report);
         }
-        let exact = self.scores(CLASSES[0], first.ids)?;
+        let exact = self.scores(CLASSES[0], first)?;
         report.add("accuracy-rank", limits.rank_gap, &rank_gaps(&exact));
-        if runs.iter().any(|r| !r.logits.is_empty()) {
+        if runs.iter().flat_map(|r| r.rows).any(|row| !row.logits.is_empty()) {
             report.add("output-logits", 0.0, &missing_logits(runs));
-            report.add("accuracy-logit", limits.logit, &logit_errors(first.ids, &exact, runs));
+            report.add("accuracy-logit", limits.logit, &logit_errors(first, &exact, runs));
         }
         Ok(report)
     }
 }
 
-fn other_lengths(wanted: usize, runs: &[Run<'_>]) -> Vec<Finding> {
-    let each = |run: &Run<'_>| Finding {
-        at: run.label.to_string(),
-        error: wanted.abs_diff(run.ids.len()) as f64,
-        expected: format!("{wanted} tokens"),
-        found: format!("{}", run.ids.len()),
+fn other_lengths(requests: &[ClockedRequest], runs: &[Run<'_>]) -> Vec<Finding> {
+    let each = |run: &Run<'_>, n: usize| {
+        let (wanted, found) = (requests.get(n).map_or(0, |r| r.output_tokens), run.ids(n).len());
+        Finding {
+            at: run.at(n),
+            error: wanted.abs_diff(found) as f64,
+            expected: format!("{wanted} tokens"),
+            found: found.to_string(),
+        }
     };
-    runs.iter().map(each).collect()
+    let rows = |run: &Run<'_>| requests.len().max(run.rows.len());
+    runs.iter().flat_map(|run| (0..rows(run)).map(move |n| each(run, n))).collect()
 }
 
 /// Logits that fail: an engine gives one for every token, or none at all.
 fn missing_logits(runs: &[Run<'_>]) -> Vec<Finding> {
-    let each = |run: &Run<'_>| Finding {
-        at: run.label.to_string(),
-        error: run.ids.len().abs_diff(run.logits.len()) as f64,
-        expected: format!("{} logits", run.ids.len()),
-        found: format!("{}", run.logits.len()),
+    let each = |run: &Run<'_>, n: usize| {
+        let (ids, logits) = (run.ids(n).len(), run.logits(n).len());
+        Finding {
+            at: run.at(n),
+            error: ids.abs_diff(logits) as f64,
+            expected: format!("{ids} logits"),
+            found: logits.to_string(),
+        }
     };
-    runs.iter().map(each).collect()
+    runs.iter().flat_map(|run| (0..run.rows.len()).map(move |n| each(run, n))).collect()
 }
 
 /// Ids that this model does not have: no reference has a score for them.
 fn unknown_ids(run: &Run<'_>, vocabulary: usize) -> Vec<Finding> {
-    let each = |(i, id): (usize, &u32)| Finding {
-        at: format!("{} token {i}", run.label),
+    let each = |n: usize, (i, id): (usize, &u32)| Finding {
+        at: format!("{} token {i}", run.at(n)),
         error: f64::from(u8::from(*id as usize >= vocabulary)),
         expected: format!("an id below {vocabulary}"),
         found: id.to_string(),
     };
-    run.ids.iter().enumerate().map(each).collect()
+    let rows = run.rows.iter().enumerate();
+    rows.flat_map(|(n, row)| row.ids.iter().enumerate().map(move |of| each(n, of))).collect()
 }

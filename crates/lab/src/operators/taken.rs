@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use tare_engine::{Engine, EngineError, Event, Forward, Request};
+use tare_engine::{Engine, EngineError, Forward, StepReport};
 use tare_ops::{Backend, Batch, KvShape, Launched, OpError, RowOutput};
 
 use super::cached::Cached;
 use crate::LabError;
-use crate::engine_runner::cache_prefix;
+use crate::runner::Token;
+use crate::sequences::Sequences;
 use crate::work::{ClockedRequest, mix};
 
 /// Rows of a step that are looked at, at most.
@@ -20,8 +21,8 @@ const TILE_ROWS: usize = 128;
 pub(super) struct Taken {
     /// In order.
     pub(super) steps: Vec<TakenStep>,
-    /// Tokens that were drawn and their logits.
-    pub(super) drawn: Vec<(u32, f32)>,
+    /// Tokens that were drawn, `[steps][sequences]`.
+    pub(super) drawn: Vec<Token>,
     /// What the backend said when the last step failed.
     pub(super) failed: Option<OpError>,
 }
@@ -31,6 +32,8 @@ pub(super) struct Taken {
 pub(crate) struct TakenStep {
     /// Which, for people.
     pub(super) at: String,
+    /// Which sequence each table of the batch is of.
+    pub(super) sequences: Vec<usize>,
     /// Which of the engine's plans ran.
     pub(super) plan: usize,
     /// What the backend was handed.
@@ -46,46 +49,53 @@ pub(crate) struct TakenStep {
     pub(super) after: Vec<Cached>,
 }
 
-/// Runs `request` as it is timed. The first step of each executable is taken apart, the last of the prompt, and the last of
-/// all, which sees most.
+/// Runs `requests` as they are timed. The first step of each executable is taken apart, the last of the first prompt, and the
+/// last of all, which sees most.
 ///
 /// # Errors
 /// When the engine refuses the request, or fails but for its backend.
-pub(super) fn take(engine: &mut Engine, request: &ClockedRequest) -> Result<Taken, LabError> {
-    let resume = cache_prefix(engine, request)?;
-    let id = engine.submit(Request { resume, ..request.greedy() })?;
+pub(super) fn take(engine: &mut Engine, requests: &[ClockedRequest]) -> Result<Taken, LabError> {
     let mut taken = Taken { steps: Vec::new(), drawn: Vec::new(), failed: None };
-    match run(engine, request, &mut taken) {
+    let mut sequences = Sequences::begin(engine, requests, false)?;
+    match run(engine, &mut sequences, requests, &mut taken) {
         Err(LabError::Engine(EngineError::Backend(failed))) => taken.failed = Some(failed),
         other => other?,
     }
-    engine.cancel(id);
+    sequences.cancel(engine);
     while engine.has_work() {
         engine.step()?;
     }
     Ok(taken)
 }
 
-fn run(engine: &mut Engine, request: &ClockedRequest, taken: &mut Taken) -> Result<(), LabError> {
+fn run(
+    engine: &mut Engine,
+    sequences: &mut Sequences,
+    requests: &[ClockedRequest],
+    taken: &mut Taken,
+) -> Result<(), LabError> {
     let Taken { steps, drawn, .. } = taken;
     let mut seen = BTreeSet::new();
-    let prompt = request.input().len();
-    let whole = prompt + request.output_tokens - 1;
+    let (prompt, outputs) = requests.first().map_or((0, 0), |r| (r.input().len(), r.output_tokens));
+    let whole = prompt + outputs - 1;
     let Some(shape) = engine.resolved().first().map(|r| r.plan.kv) else {
         return Err(LabError::Judge("the engine has no plan".into()));
     };
-    while engine.has_work() {
-        let report = engine.step_by(&mut |backend, forward| {
+    let mut step = |engine: &mut Engine, running: &[usize]| -> Result<StepReport, LabError> {
+        Ok(engine.step_by(&mut |backend, forward| {
             let end = forward.batch.rows.last().map_or(0, |r| r.slot as usize + 1);
-            if seen.insert(forward.plan) || end == prompt || end == whole {
-                return take_apart(backend, forward, shape, steps);
+            // Prompts of several sequences run the same way: one of them is looked into.
+            let first = running.first() == Some(&0);
+            if seen.insert(forward.plan) || (first && (end == prompt || end == whole)) {
+                return take_apart(backend, forward, (shape, running), steps);
             }
             backend.run(forward.exe, forward.batch, forward.out)
-        })?;
-        drawn.extend(report.events.into_iter().filter_map(|event| match event {
-            Event::Token { token, logit, .. } => Some((token, logit)),
-            _ => None,
-        }));
+        })?)
+    };
+    sequences.submit(engine)?;
+    sequences.prefill(engine, &mut step, drawn)?;
+    for _ in 1..outputs {
+        sequences.draw(engine, &mut step, drawn)?;
     }
     Ok(())
 }
@@ -97,7 +107,7 @@ fn run(engine: &mut Engine, request: &ClockedRequest, taken: &mut Taken) -> Resu
 pub(crate) fn take_apart(
     backend: &mut dyn Backend,
     forward: Forward<'_>,
-    shape: KvShape,
+    (shape, running): (KvShape, &[usize]),
     steps: &mut Vec<TakenStep>,
 ) -> Result<(), OpError> {
     let Forward { plan, exe, batch, page_tokens, out } = forward;
@@ -115,7 +125,8 @@ pub(crate) fn take_apart(
     let after = cached(backend)?;
     let slot = |row: Option<&tare_ops::Row>| row.map_or(0, |r| r.slot);
     let at = format!("step of tokens {} to {}", slot(batch.rows.first()), slot(batch.rows.last()));
-    steps.push(TakenStep { at, plan, batch: batch.clone(), rows, launched, answers: out.rows.clone(), before, after });
+    let (sequences, batch, answers) = (running.to_vec(), batch.clone(), out.rows.clone());
+    steps.push(TakenStep { at, sequences, plan, batch, rows, launched, answers, before, after });
     ran
 }
 

@@ -10,9 +10,9 @@ use tare_ops::reference::sample::sample_row;
 use tare_ops::reference::{embedding, head_norm, rms_norm, select, swiglu};
 use tare_ops::{BufId, ForwardPlan, Launched, Left, Op, Order, RowOutput, RowSpace, Wants};
 
-use super::Findings;
 use super::exactly::{Exactly, Product};
 use super::taken::TakenStep;
+use super::{Findings, Places};
 use crate::LabError;
 use crate::gate::Finding;
 use tare_core::DType;
@@ -21,8 +21,8 @@ use tare_core::DType;
 pub(super) struct Walk<'a, 'r> {
     plan: &'a ForwardPlan,
     step: &'a TakenStep,
-    /// The tokens of the sequence, by their slots.
-    sequence: &'a [u32],
+    /// The tokens of its sequences.
+    places: Places<'a>,
     exactly: &'a mut Exactly<'r>,
     findings: &'a mut Findings,
     /// What each buffer holds of the rows that are looked at: the device's numbers where a launch left them, else what the
@@ -31,15 +31,14 @@ pub(super) struct Walk<'a, 'r> {
 }
 
 impl<'a, 'r> Walk<'a, 'r> {
-    /// At the beginning of `step`, which ran `plan`.
+    /// At the beginning of the step of `places`, which ran `plan`.
     pub(super) fn new(
         plan: &'a ForwardPlan,
-        step: &'a TakenStep,
-        sequence: &'a [u32],
+        places: Places<'a>,
         exactly: &'a mut Exactly<'r>,
         findings: &'a mut Findings,
     ) -> Self {
-        Self { plan, step, sequence, exactly, findings, held: vec![None; plan.buffers.len()] }
+        Self { plan, step: places.step, places, exactly, findings, held: vec![None; plan.buffers.len()] }
     }
 
     /// Goes through all launches. One that does not carry the calls of the plan, or leaves other buffers than they write,
@@ -154,8 +153,8 @@ impl<'a, 'r> Walk<'a, 'r> {
                 let table = self.exactly.weight(self.plan, *table)?;
                 let mut rows = vec![vec![0.0; self.plan.buffer(*out).width]; self.step.rows.len()];
                 for (t, row) in self.step.rows.iter().zip(&mut rows) {
-                    // A token that the sequence does not have is a finding already.
-                    let token = self.sequence.get(batch.rows[*t].slot as usize).copied().unwrap_or_default();
+                    // A token that no sequence has there is a finding already.
+                    let token = self.places.token(&batch.rows[*t]).unwrap_or_default();
                     embedding::embedding(&table, token, row);
                 }
                 rows

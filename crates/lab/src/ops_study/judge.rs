@@ -62,7 +62,7 @@ impl Answers {
         let exe = reference.compile(&stand.plan)?;
         let (batch, mut out, mut steps) = (stand.asked(of), StepOutput::default(), Vec::new());
         let forward = Forward { plan: 0, exe, batch: &batch, page_tokens: &[PAGE_TOKENS], out: &mut out };
-        take_apart(&mut reference, forward, stand.plan.kv, &mut steps)?;
+        take_apart(&mut reference, forward, (stand.plan.kv, &[0]), &mut steps)?;
         let step = steps.pop().ok_or_else(|| Fault::new("reference", "a step taken apart", "none"))?;
         Ok(Self { stand, step })
     }
@@ -79,7 +79,7 @@ impl Answers {
             return Ok(Bounds::exactly(&Stand::outputs(of, &self.step.batch, &self.step.answers)));
         }
         let (plan, sequence) = (self.stand.on(kernel), (0..of.context).map(token).collect::<Vec<u32>>());
-        let rows = alone((rig, variants), (&plan, self.stand.call), &self.step, &sequence)?;
+        let rows = alone((rig, variants), (&plan, self.stand.call), &self.step, &[sequence])?;
         let (value, limit) = rows.into_iter().map(|row| (row.value, row.limit)).unzip::<_, _, Vec<_>, Vec<_>>();
         Ok(Bounds { value: value.concat(), limit: limit.concat() })
     }

@@ -41,6 +41,18 @@ impl Declared {
     }
 }
 
+impl Declared {
+    /// Bytes of an element of the KV cache; none of a type whose elements share bytes.
+    pub fn kv_bytes(&self) -> Option<usize> {
+        match self.kv.as_str() {
+            "f32" => Some(4),
+            "f16" | "bf16" => Some(2),
+            "u8" | "i8" | "f8" => Some(1),
+            _ => None,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

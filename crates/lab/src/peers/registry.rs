@@ -17,6 +17,8 @@ pub struct Entry {
     pub recipe: Recipe,
     /// Why it may not be used although there is a shim: nobody has yet seen the shim's ids pass the gate.
     pub withheld: Option<&'static str>,
+    /// Why its shim runs one sequence alone; none when it runs several in the same steps.
+    pub alone: Option<&'static str>,
     /// Names and texts of the files of its shim.
     pub sources: &'static [(&'static str, &'static str)],
     /// Settings that `tune` tries, each a JSON object; the first are the engine's own defaults. Every engine has the
@@ -121,6 +123,7 @@ pub const ENTRIES: &[Entry] = &[
         backend: "cpu",
         recipe: Recipe::CMake { from: &LLAMA_CPP, options: &[] },
         withheld: None,
+        alone: None,
         sources: LLAMA_CPP_SHIM,
         candidates: &[
             "{}",
@@ -144,6 +147,7 @@ pub const ENTRIES: &[Entry] = &[
         backend: "cuda",
         recipe: Recipe::CMake { from: &LLAMA_CPP, options: &["-DGGML_CUDA=ON", "-DGGML_CUDA_NCCL=OFF"] },
         withheld: None,
+        alone: None,
         sources: LLAMA_CPP_SHIM,
         candidates: &["{}", r#"{"sampling":"device"}"#, r#"{"ubatch":2048}"#, r#"{"threads":"half"}"#],
         without: &["OpenMP (its own thread pool runs, which can rest)", UNPINNED],
@@ -156,6 +160,7 @@ pub const ENTRIES: &[Entry] = &[
         backend: "cpu",
         recipe: Recipe::Python { requirements: &["torch==2.15.0", "transformers==5.5.4"] },
         withheld: Some("its shim has not been seen to pass the gate yet"),
+        alone: Some("its loop feeds one sequence over a cache of its own"),
         sources: &[PROTOCOL_PY, ("shim.py", include_str!("../../../../peers/transformers/shim.py"))],
         candidates: &["{}", r#"{"attention":"eager"}"#, r#"{"inductor":true}"#, r#"{"threads":"half"}"#],
         without: &[UNPINNED],
@@ -168,6 +173,7 @@ pub const ENTRIES: &[Entry] = &[
         backend: "cpu",
         recipe: Recipe::Cargo,
         withheld: Some("its shim has not been seen to pass the gate yet"),
+        alone: Some("its model keeps the keys and values of one sequence"),
         sources: &[
             ("Cargo.toml", include_str!("../../../../peers/candle/Cargo.toml.in")),
             ("src/main.rs", include_str!("../../../../peers/candle/main.rs")),
@@ -183,6 +189,7 @@ pub const ENTRIES: &[Entry] = &[
         backend: "cpu",
         recipe: Recipe::Server,
         withheld: None,
+        alone: Some("it has no shim"),
         sources: &[],
         candidates: &[],
         without: &[],
@@ -197,6 +204,7 @@ pub const ENTRIES: &[Entry] = &[
             why: "no shim yet; its model server speaks the OpenAI API: clock that with `tare clock --url`",
         },
         withheld: None,
+        alone: Some("it has no shim"),
         sources: &[],
         candidates: &[],
         without: &[],
@@ -209,6 +217,7 @@ pub const ENTRIES: &[Entry] = &[
         backend: "cpu",
         recipe: Recipe::LeftOut { why: "no shim: run its own server and clock it with `tare clock --url`" },
         withheld: None,
+        alone: Some("it has no shim"),
         sources: &[],
         candidates: &[],
         without: &[],
@@ -224,12 +233,30 @@ pub const ENTRIES: &[Entry] = &[
                   it says nothing",
         },
         withheld: None,
+        alone: Some("it has no shim"),
         sources: &[],
         candidates: &[],
         without: &[],
         fast_marks: &[],
     },
 ];
+
+impl Entry {
+    /// Whether its shim runs `sequences` in the same steps.
+    ///
+    /// # Errors
+    /// Why it runs one alone.
+    pub fn runs_together(&self, sequences: usize) -> Result<(), Fault> {
+        match self.alone.filter(|_| sequences > 1) {
+            None => Ok(()),
+            Some(why) => {
+                let expected = format!("an engine that runs {sequences} sequences together");
+                Err(Fault::new(format!("peer {}", self.name), expected, format!("one that does not: {why}"))
+                    .remedy("leave it out of studies of several sequences, or measure one"))
+            }
+        }
+    }
+}
 
 /// The entry called `name`.
 ///
@@ -254,6 +281,10 @@ mod tests {
             assert_eq!(shimmed, !e.sources.is_empty(), "{}", e.name);
             assert_eq!(shimmed, e.candidates.first() == Some(&"{}"), "{}: defaults are tried first", e.name);
             assert_eq!(shimmed, e.without.contains(&UNPINNED), "{}", e.name);
+            assert!(e.runs_together(1).is_ok(), "{}", e.name);
+            let said = e.runs_together(8).err().map(|f| f.to_string());
+            assert_eq!(said.is_none(), e.name.starts_with("llama.cpp"), "{}: {said:?}", e.name);
+            assert!(said.is_none_or(|s| s.contains("8 sequences together") && s.contains("measure one")), "{}", e.name);
             for c in e.candidates {
                 assert!(serde_json::from_str::<serde_json::Map<_, _>>(c).is_ok(), "{}: {c}", e.name);
             }

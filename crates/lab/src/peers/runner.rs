@@ -14,7 +14,7 @@ use super::process::Shim;
 use super::registry::{Entry, entry};
 use super::tune::{Frozen, Place};
 use crate::LabError;
-use crate::runner::{Drawn, Ended, Prefilled, Runner};
+use crate::runner::{Drawn, Ended, Runner, Step, Token};
 use crate::work::ClockedRequest;
 
 /// How long a shim may take before it counts as hung.
@@ -44,8 +44,10 @@ pub struct Load {
     pub model: std::path::PathBuf,
     /// Threads that compute.
     pub threads: usize,
-    /// Tokens that the sequence may have.
+    /// Tokens that a sequence may have.
     pub context: usize,
+    /// Sequences that run together.
+    pub sequences: usize,
     /// Settings of the engine; what is not named is the engine's default.
     pub settings: Map<String, Value>,
 }
@@ -74,25 +76,34 @@ pub struct PeerRunner {
     class: Result<String, Fault>,
     settings: Value,
     threads: usize,
+    sequences: usize,
     fast_marks: &'static [&'static str],
     resident: Reading<u64>,
 }
 
 impl PeerRunner {
-    /// Starts the installed peer `name` on `model`, with its tuned settings where they were frozen for this host, this
-    /// file and this number of threads, and with its defaults otherwise; [`Self::identity`] says which.
+    /// Starts the installed peer `name` on `model` for `sequences` that run together, with its tuned settings where they
+    /// were frozen for this host, this file and this number of threads, and with its defaults otherwise;
+    /// [`Self::identity`] says which.
     ///
     /// # Errors
     /// When the peer cannot be used, the file cannot be read, or the engine does not load it.
-    pub fn open(name: &str, home: &Path, model: &Path, threads: usize, context: usize) -> Result<Self, LabError> {
+    pub fn open(
+        name: &str,
+        home: &Path,
+        model: &Path,
+        (threads, context): (usize, usize),
+        sequences: usize,
+    ) -> Result<Self, LabError> {
         let entry = entry(name)?;
+        entry.runs_together(sequences)?;
         let place = Place::of(entry, home, model, threads)?;
         let frozen = Frozen::read(&place)?;
         let (settings, threads) = match &frozen {
             Some(f) => (f.settings.clone(), f.threads),
             None => (Map::new(), threads),
         };
-        let load = Load { model: model.into(), threads, context, settings };
+        let load = Load { model: model.into(), threads, context, sequences, settings };
         let mut runner = Self::installed(entry, home, &load)?;
         let tuned = frozen.map_or(Value::Null, |f| json!({ "sha256": f.sha256, "seconds": f.budget_seconds }));
         runner.settings["tuned"] = tuned;
@@ -134,6 +145,7 @@ impl PeerRunner {
             "model": load.model,
             "threads": load.threads,
             "context": load.context,
+            "sequences": load.sequences,
             "settings": load.settings,
         });
         let answer = shim_answer(&mut shim, &ask, limits.load)?;
@@ -141,14 +153,18 @@ impl PeerRunner {
         let undeclared =
             || Fault::new(format!("peer {name}"), "a declared class", "none: its answers cannot be judged");
         let class = loaded.class.as_ref().ok_or_else(undeclared).and_then(Declared::name);
-        let settings = json!({
+        let mut settings = json!({
             "engine": loaded.settings,
             "threads": load.threads,
             "context": load.context,
             "class": loaded.class,
         });
+        if load.sequences > 1 {
+            settings["sequences"] = load.sequences.into();
+        }
         let resident = Reading::unavailable("no request has ended");
-        Ok(Self { shim, limits, loaded, class, settings, threads: load.threads, fast_marks: &[], resident })
+        let (threads, sequences) = (load.threads, load.sequences);
+        Ok(Self { shim, limits, loaded, class, settings, threads, sequences, fast_marks: &[], resident })
     }
 
     /// The class under which `gates.toml` has its limits.
@@ -271,12 +287,19 @@ fn read<T: for<'de> Deserialize<'de>>(shim: &Shim, op: &str, answer: Value) -> R
     serde_json::from_value(answer).map_err(|e| shim.fault(op, "an answer of its form", e.to_string()).into())
 }
 
+/// One sequence alone has an id and a logit, several have lists.
 #[derive(Deserialize)]
 struct PrefillAnswer {
     setup_ns: u64,
     ns: u64,
-    id: u32,
+    #[serde(default)]
+    id: Option<u32>,
+    #[serde(default)]
     logit: Option<f32>,
+    #[serde(default)]
+    ids: Vec<u32>,
+    #[serde(default)]
+    logits: Option<Vec<Option<f32>>>,
 }
 
 #[derive(Deserialize)]
@@ -299,29 +322,64 @@ struct FinishAnswer {
     rss_bytes: Option<u64>,
 }
 
+impl PeerRunner {
+    /// One token of each sequence in each of the steps that took `ns`.
+    ///
+    /// # Errors
+    /// When there are others than `steps` of each.
+    fn add(
+        &self,
+        (op, steps): (&str, usize),
+        (ids, logits): (Vec<u32>, Option<Vec<Option<f32>>>),
+        ns: Vec<u64>,
+        out: &mut Drawn,
+    ) -> Result<(), LabError> {
+        let tokens = steps * self.sequences;
+        let logits = logits.unwrap_or_else(|| vec![None; ids.len()]);
+        if ids.len() != tokens || ns.len() != steps || logits.len() != tokens {
+            let found = format!("{} ids, {} times, {} logits", ids.len(), ns.len(), logits.len());
+            return Err(self.wrong(op, format!("{tokens} tokens"), found));
+        }
+        let token = |(id, logit): (u32, Option<f32>)| Token { id, logit: self.logit(logit) };
+        out.tokens.extend(ids.into_iter().zip(logits).map(token));
+        out.steps.extend(ns.into_iter().map(|ns| Step { ns, device_ns: None }));
+        Ok(())
+    }
+}
+
 impl Runner for PeerRunner {
-    fn prefill(&mut self, request: &ClockedRequest) -> Result<Prefilled, LabError> {
-        if request.all_prompt_logits {
+    fn prefill(&mut self, requests: &[ClockedRequest], out: &mut Drawn) -> Result<u64, LabError> {
+        if requests.iter().any(|r| r.all_prompt_logits) {
             return Err(self.wrong("prefill", "the logits of the last token alone".into(), "a wish for all".into()));
         }
-        let ask = json!({ "op": "prefill", "prefix": request.prefix, "prompt": request.prompt });
-        let answer = shim_answer(&mut self.shim, &ask, self.limits.prefill)?;
-        let PrefillAnswer { setup_ns, ns, id, logit } = read(&self.shim, "prefill", answer)?;
-        Ok(Prefilled { setup_ns, first: Drawn { id, logit: self.logit(logit), ns, device_ns: None } })
+        if requests.len() != self.sequences {
+            let expected = format!("{} sequences, for which it was loaded", self.sequences);
+            return Err(self.wrong("prefill", expected, requests.len().to_string()));
+        }
+        let ask = match requests {
+            [one] => json!({ "op": "prefill", "prefix": one.prefix, "prompt": one.prompt }),
+            all => {
+                let lists = |of: fn(&ClockedRequest) -> &[u32]| all.iter().map(of).collect::<Vec<_>>();
+                json!({ "op": "prefill", "prefixes": lists(|r| &r.prefix), "prompts": lists(|r| &r.prompt) })
+            }
+        };
+        let limit = self.limits.prefill.saturating_mul(requests.len() as u32);
+        let answer = shim_answer(&mut self.shim, &ask, limit)?;
+        let PrefillAnswer { setup_ns, ns, id, logit, ids, logits } = read(&self.shim, "prefill", answer)?;
+        let drawn = match id {
+            Some(id) => (vec![id], Some(vec![logit])),
+            None => (ids, logits),
+        };
+        self.add(("prefill", 1), drawn, vec![ns], out)?;
+        Ok(setup_ns)
     }
 
-    fn decode(&mut self, tokens: usize, out: &mut Vec<Drawn>) -> Result<(), LabError> {
-        let limit = self.limits.token.saturating_mul(u32::try_from(tokens).unwrap_or(u32::MAX));
-        let answer = shim_answer(&mut self.shim, &json!({ "op": "decode", "tokens": tokens }), limit)?;
+    fn decode(&mut self, steps: usize, out: &mut Drawn) -> Result<(), LabError> {
+        let tokens = u32::try_from(steps * self.sequences).unwrap_or(u32::MAX);
+        let limit = self.limits.token.saturating_mul(tokens);
+        let answer = shim_answer(&mut self.shim, &json!({ "op": "decode", "tokens": steps }), limit)?;
         let DecodeAnswer { ids, logits, ns } = read(&self.shim, "decode", answer)?;
-        let logits = logits.unwrap_or_else(|| vec![None; ids.len()]);
-        if ids.len() != tokens || ns.len() != tokens || logits.len() != tokens {
-            let found = format!("{} ids, {} times, {} logits", ids.len(), ns.len(), logits.len());
-            return Err(self.wrong("decode", format!("{tokens} tokens"), found));
-        }
-        let drawn = ids.into_iter().zip(logits).zip(ns);
-        out.extend(drawn.map(|((id, logit), ns)| Drawn { id, logit: self.logit(logit), ns, device_ns: None }));
-        Ok(())
+        self.add(("decode", steps), (ids, logits), ns, out)
     }
 
     fn finish(&mut self) -> Result<Ended, LabError> {

@@ -16,7 +16,7 @@ use super::runner::{Load, PeerRunner};
 use crate::LabError;
 use crate::build_info::file_sha256;
 use crate::digests::DigestStore;
-use crate::runner::Runner;
+use crate::runner::{Drawn, Runner};
 use crate::work::{ClockedRequest, Lengths};
 
 /// Seed of the tuning request's ids; measured requests are drawn from others.
@@ -219,8 +219,13 @@ impl Tuning<'_> {
             let (settings, threads) = candidate(text, self.threads)?;
             let mut ask = || if go_on(n, &settings) { Ok(()) } else { Err(LabError::Interrupted) };
             ask()?;
-            let load =
-                Load { model: self.model.into(), threads, context: request.total_tokens(), settings: settings.clone() };
+            let load = Load {
+                model: self.model.into(),
+                threads,
+                context: request.total_tokens(),
+                sequences: 1,
+                settings: settings.clone(),
+            };
             let timed = PeerRunner::installed(self.entry, self.home, &load)
                 .and_then(|mut runner| time(&mut runner, &request, share, &mut ask));
             let (request_ns, refused) = match timed {
@@ -278,12 +283,12 @@ fn time(
     let start = Instant::now();
     loop {
         ask()?;
-        let prefilled = runner.prefill(request)?;
-        let mut drawn = Vec::with_capacity(request.output_tokens - 1);
+        let mut drawn = Drawn::with_room(request.output_tokens, 1);
+        let setup_ns = runner.prefill(std::slice::from_ref(request), &mut drawn)?;
         runner.decode(request.output_tokens - 1, &mut drawn)?;
         let ended = runner.finish()?;
-        let tokens: u64 = drawn.iter().map(|d| d.ns).sum();
-        all.push(prefilled.setup_ns + prefilled.first.ns + tokens + ended.release_ns);
+        let steps: u64 = drawn.steps.iter().map(|s| s.ns).sum();
+        all.push(setup_ns + steps + ended.release_ns);
         if all.len() > 1 && start.elapsed() >= share {
             all.remove(0);
             return Ok(all);

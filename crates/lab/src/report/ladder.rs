@@ -11,6 +11,7 @@ use tare_evidence::stats::Verdict;
 use tare_evidence::study::{A_A, Design, Metric};
 use tare_evidence::{Record, State};
 
+use super::floors::floor_lines;
 use super::gathered::{Stated, told};
 use super::page::{figure, paragraph};
 use super::ratios::{Ratios, Row, Shown, legend};
@@ -50,6 +51,10 @@ pub(crate) fn section(campaign: &Stated<Campaign>, records: &BTreeMap<String, En
             };
             html.push_str(&figure(&title, &ratios.draw(), &caption(&document.id, body)));
         }
+    }
+    if !state.as_deref().is_some_and(|s| s.starts_with("retracted")) {
+        let lines = body.floors.iter().flat_map(floor_lines);
+        lines.for_each(|line| html.push_str(&paragraph("quiet", &line)));
     }
     html
 }
@@ -327,6 +332,26 @@ mod tests {
         assert!(said(json!({ "tuned": null })).contains("engine 7, NOT TUNED"));
         let html = said(json!({ "tuned": { "sha256": "abcdef0123456789" }, "without": ["OpenMP"] }));
         assert!(html.contains("tuned here (abcdef012345)") && html.contains("without OpenMP"), "{html}");
+    }
+
+    #[test]
+    fn what_the_ceiling_arm_measured_stands_beside_the_ratios() {
+        let (mut campaign, records) = campaign(ruled());
+        let phase = json!({ "bytes_per_s": 12.3e9, "flops_per_s": 1e9, "percent_of_floor": 61.5 });
+        let floors = json!({
+            "ceilings": [{
+                "arm": "top", "name": "memory-read", "resource": "bytes", "threads": 2, "working_set_bytes": 2_147_483_648_u64,
+                "samples": 36, "median_per_s": 20e9, "min_per_s": 19e9, "max_per_s": 21e9,
+            }],
+            "arms": [{ "arm": "llama.cpp", "record": "x", "prefill": phase, "decode": phase }],
+        });
+        campaign.document.body.floors = Some(serde_json::from_value(floors).unwrap());
+        let html = section(&campaign, &records);
+        assert!(
+            html.contains("top: 20.0 GB/s (19.0 GB/s to 21.0 GB/s, 36 samples) over 2.00 GiB, 2 threads"),
+            "{html}"
+        );
+        assert!(html.contains("llama.cpp: prefill 12.3 GB/s, 61.5 % of floor"), "{html}");
     }
 
     #[test]

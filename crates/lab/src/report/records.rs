@@ -117,8 +117,10 @@ fn cells(record: &Record, state: &State) -> Vec<String> {
 
 fn work(record: &Record) -> String {
     let w = &record.work;
-    let total = |all: &[u32]| all.iter().sum::<u32>();
-    format!("{}: {} in, {} out, depth {}", w.shape, total(&w.prompt_lengths), total(&w.output_lengths), w.depth)
+    let each = |all: &[u32]| all.first().copied().unwrap_or(0);
+    let several = if w.rows > 1 { format!("{} sequences of ", w.rows) } else { String::new() };
+    let (prompt, output) = (each(&w.prompt_lengths), each(&w.output_lengths));
+    format!("{}: {several}{prompt} in, {output} out, depth {}", w.shape, w.depth)
 }
 
 fn floors(records: &[&Record]) -> String {

@@ -66,6 +66,9 @@ impl Study {
             let found = format!("{} and {}", w.prompt_tokens, w.output_tokens);
             return Err(Fault::new("work", "at least 1 prompt token and 2 output tokens", found));
         }
+        if w.sequences == 0 {
+            return Err(Fault::new("work.sequences", "at least 1", "0"));
+        }
         if let Some(head) = w.head_as.as_ref().filter(|_| w.written_as.is_none()) {
             return Err(Fault::new(
                 "work.head_as",
@@ -108,7 +111,7 @@ impl Study {
                 return Err(Fault::new("rounds", "rounds of at least 1, or [power], and not both", found));
             }
         }
-        let balanced = self.design.balanced_rounds(self.arms.len() + 1).unwrap_or(usize::MAX);
+        let balanced = self.design.balanced_rounds(self.timed().count() + 1).unwrap_or(usize::MAX);
         match self.rounds.filter(|n| !(*n as usize).is_multiple_of(balanced)) {
             Some(n) => {
                 let expected = format!("a multiple of {balanced}, so that every order comes equally often");
@@ -141,12 +144,19 @@ impl Study {
             let found = format!("`{}`", a.label);
             return Err(Fault::new("arms.label", "letters, digits, `.`, `_`, `-`", found));
         }
+        if baseline.ceiling.is_some() {
+            return Err(Fault::new("arms", "a first arm that runs the work: it is the baseline", "one of a ceiling"));
+        }
         for arm in candidates {
             if arm.backend() != baseline.backend() {
                 let at = format!("arms.{}.backend", arm.label);
                 let expected = format!("{}, as in `{}`", baseline.backend(), baseline.label);
                 return Err(Fault::new(at, expected, arm.backend())
                     .remedy("a campaign samples the ceilings of one backend: name it in every arm"));
+            }
+            if arm.ceiling.is_some() {
+                self.check_ceiling(arm)?;
+                continue;
             }
             for (declares, name, of) in FIELDS.iter().filter(|f| !self.under_study.contains(&f.0)) {
                 let (a, b) = (of(baseline), of(arm));
@@ -158,7 +168,7 @@ impl Study {
             }
         }
         let idle = |u: &&UnderStudy| {
-            FIELDS.iter().filter(|f| f.0 == **u).all(|(_, _, of)| self.arms.iter().all(|a| of(a) == of(baseline)))
+            FIELDS.iter().filter(|f| f.0 == **u).all(|(_, _, of)| self.timed().all(|a| of(a) == of(baseline)))
         };
         match self.under_study.iter().find(idle) {
             Some(u) => Err(Fault::new("under_study", "what an arm differs in", json!(u).to_string())
@@ -168,9 +178,26 @@ impl Study {
     }
 }
 
+impl Study {
+    /// A ceiling is that of the baseline's threads and backend: nothing else can be chosen, and each is measured once.
+    fn check_ceiling(&self, arm: &ArmSpec) -> Result<(), Fault> {
+        let at = |field: &str| format!("arms.{}.{field}", arm.label);
+        let none = ArmSpec::default();
+        if let Some((_, name, of)) = FIELDS.iter().find(|(.., of)| of(arm) != of(&none)) {
+            return Err(Fault::new(at(name), "nothing in an arm of a ceiling", of(arm).to_string())
+                .remedy("it has the threads and the backend of the baseline"));
+        }
+        match self.arms.iter().find(|a| a.label != arm.label && a.ceiling == arm.ceiling) {
+            Some(other) => Err(Fault::new(at("ceiling"), "one arm of each kind", format!("`{}` too", other.label))),
+            None => Ok(()),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::floor::CeilingKind;
 
     const BASE: &str = r#"
         name = "t"
@@ -212,6 +239,19 @@ mod tests {
     }
 
     #[test]
+    fn one_sequence_is_the_default_and_changes_no_digest() {
+        let with = |n: usize| {
+            let text = BASE.replace("output_tokens = 5", &format!("output_tokens = 5\nsequences = {n}"));
+            Study::parse(&text).unwrap()
+        };
+        let alone = Study::parse(BASE).unwrap();
+        assert_eq!((alone.work.sequences, alone.plan().unwrap().work.sequences), (1, 1));
+        assert_eq!(with(1).digest().unwrap(), alone.digest().unwrap());
+        assert_ne!(with(8).digest().unwrap(), alone.digest().unwrap());
+        assert_eq!(with(8).plan().unwrap().work.sequences, 8);
+    }
+
+    #[test]
     fn arms_that_differ_in_what_is_not_under_study_are_refused() {
         let said = refused("plan = \"kv-cache\"", "plan = \"kv-cache\"\nthreads = 1");
         assert!(said.contains("arms.other.threads") && said.contains("under_study"), "{said}");
@@ -238,6 +278,7 @@ mod tests {
             ("rounds = 6", "rounds = 6\nturn_tokens = 1", "not timed"),
             ("output_tokens = 5", "output_tokens = 5\nhead_as = \"q6_k\"", "none without `written_as`"),
             ("output_tokens = 5", "output_tokens = 1", "2 output tokens"),
+            ("output_tokens = 5", "output_tokens = 5\nsequences = 0", "work.sequences: expected at least 1"),
             ("label = \"other\"", "label = \"a-a\"", "two `a-a`"),
             ("label = \"other\"", "label = \"o t\"", "`o t`"),
             ("name = \"t\"", "name = \"T\"", "folder name"),
@@ -272,6 +313,33 @@ mod tests {
         let said = Study::parse(&seeded(&peer)).unwrap_err().to_string();
         assert!(said.contains("work.seed: expected another than 7919"), "{said}");
         assert!(Study::parse(&peer).is_ok() && Study::parse(&seeded(BASE)).is_ok(), "tare alone is not tuned");
+    }
+
+    #[test]
+    fn an_arm_of_a_ceiling_is_in_no_pair_and_chooses_nothing() {
+        let with = |more: &str| Study::parse(&format!("{BASE}\n[[arms]]\nlabel = \"top\"\n{more}\n"));
+        let s = with("ceiling = \"read\"").unwrap();
+        let labels: Vec<String> = s.cast().into_iter().map(|a| a.label).collect();
+        assert_eq!(labels, ["base", "a-a", "other"]);
+        assert_eq!(s.ceilings().collect::<Vec<_>>(), [("top", CeilingKind::Read)]);
+        let plan = s.plan().unwrap();
+        assert_eq!(plan.labels(), ["base", "a-a", "other"]);
+        assert_eq!(plan.ceilings().map(|a| a.label.as_str()).collect::<Vec<_>>(), ["top"]);
+        assert!(plan.faults().is_empty() && !plan.order(1).unwrap().contains(&"top".to_string()));
+        for (more, says) in [
+            ("ceiling = \"write\"", "unknown variant"),
+            ("ceiling = \"read\"\nthreads = 1", "arms.top.threads: expected nothing in an arm of a ceiling"),
+            ("ceiling = \"read\"\nbackend = \"cuda\"", "arms.top.backend"),
+            ("ceiling = \"read\"\n[[arms]]\nlabel = \"again\"\nceiling = \"read\"", "one arm of each kind"),
+        ] {
+            let said = with(more).unwrap_err().to_string();
+            assert!(said.contains(says), "{more}: {said}");
+        }
+        let first = BASE.replace("label = \"base\"\n        plan = \"paged\"", "label = \"base\"\nceiling = \"read\"");
+        assert!(Study::parse(&first).unwrap_err().to_string().contains("a first arm that runs the work"));
+        let alone = BASE.split("[[arms]]\n        label = \"other\"").next().unwrap().replace("[\"plan\"]", "[]");
+        let alone = Study::parse(&format!("{alone}\n[[arms]]\nlabel = \"top\"\nceiling = \"tiles\"\n")).unwrap();
+        assert!(alone.plan().unwrap().faults().is_empty(), "the baseline, its twin and a ceiling");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The studies inside the binary.
 
 /// Name and TOML, in the order of `tare study --list`.
-pub(super) const STUDIES: [(&str, &str); 22] = [
+pub(super) const STUDIES: [(&str, &str); 24] = [
     ("aa-duet", include_str!("../../../../studies/aa-duet.toml")),
     ("aa-balanced", include_str!("../../../../studies/aa-balanced.toml")),
     ("ladder", include_str!("../../../../studies/ladder.toml")),
@@ -19,6 +19,8 @@ pub(super) const STUDIES: [(&str, &str); 22] = [
     ("cpu-prefill-128-q4_0", include_str!("../../../../studies/cpu-prefill-128-q4_0.toml")),
     ("cpu-4b-q4_0", include_str!("../../../../studies/cpu-4b-q4_0.toml")),
     ("cpu-8k-q4_0", include_str!("../../../../studies/cpu-8k-q4_0.toml")),
+    ("cpu-rows-8-q4_0", include_str!("../../../../studies/cpu-rows-8-q4_0.toml")),
+    ("cpu-rows-8-q8_0", include_str!("../../../../studies/cpu-rows-8-q8_0.toml")),
     ("ladder-cuda-0.6b-bf16", include_str!("../../../../studies/ladder-cuda-0.6b-bf16.toml")),
     ("ladder-cuda-4b-bf16", include_str!("../../../../studies/ladder-cuda-4b-bf16.toml")),
     ("ladder-cuda-4b-bf16-prefill", include_str!("../../../../studies/ladder-cuda-4b-bf16-prefill.toml")),

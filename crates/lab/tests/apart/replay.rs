@@ -107,7 +107,7 @@ fn another_answer_than_the_engines_is_refused() {
 fn what_the_calls_of_all_steps_need_is_what_the_request_needs() {
     let scene = Scene::new("synthetic:qwen3-tiny?format=w4g128", 7);
     let plan = scene.rig("paged").engine().unwrap().resolved()[0].plan.clone();
-    let demands = demands(&plan, &scene.request, FLOP_CEILING);
+    let demands = demands(&plan, std::slice::from_ref(&scene.request), FLOP_CEILING);
     let sum = |rows| -> Cost {
         let costs = call_costs(&plan, rows);
         groups(&plan).unwrap().iter().flat_map(|(_, calls)| calls.clone()).map(|c| costs[c]).sum()

@@ -38,6 +38,7 @@ impl Scene {
             cpu: CpuConfig { threads: 2, isa: detect_isa(), pin: false },
             plan: PlanSpec::find(plan).unwrap(),
             class: self.class,
+            sequences: 1,
             context: self.request.total_tokens(),
             max_rows: 32,
             delay: None,

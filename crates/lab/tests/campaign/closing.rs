@@ -1,10 +1,12 @@
 //! Journals and closings: which campaign is taken up, and that each can be closed whatever went wrong in it.
 
 use crate::scripted::{Scene, Trouble};
+use tare_core::Reading;
 use tare_evidence::campaign::CampaignOutcome;
-use tare_evidence::{Strictness, Utc, verify};
+use tare_evidence::floors::Floors;
+use tare_evidence::{Outcome, Record, Strictness, Utc, verify};
 use tare_lab::campaign::journal::{Attempt, Line, Opened};
-use tare_lab::campaign::{Ended, Journal};
+use tare_lab::campaign::{Closed, Ended, Journal};
 
 #[test]
 fn a_journal_belongs_to_one_process_and_survives_a_torn_line() {
@@ -107,6 +109,59 @@ fn every_campaign_can_be_closed_and_verifies() {
         );
         assert_eq!(verified(), records + 2, "{trouble:?}");
     }
+}
+
+/// Percents of floor stand on the turns of a ceiling arm, of which every sample is kept, and on nothing else.
+#[test]
+fn floors_stand_on_the_ceiling_arm_of_the_campaign_or_on_nothing() {
+    let closed = |scene: &Scene, trouble| {
+        let mut journal = scene.journal();
+        scene.run(&mut journal, trouble);
+        let at = Utc::from_unix_seconds(1_800_000_001).unwrap();
+        let closed = scene.writes(|w| w.close(&journal, at)).unwrap();
+        assert!(verify(scene.kept.path(), Strictness::Scratch).unwrap().is_ok(), "{trouble:?}");
+        closed
+    };
+    let percent = |closed: &Closed| closed.records[2].derived().unwrap().decode.clone().map(|p| p.percent_of_floor);
+
+    let scene = Scene::with_ceiling("balanced", 6);
+    let with = closed(&scene, Trouble::None);
+    let Outcome::Timed(timed) = &with.records[2].outcome else { panic!("a record with times") };
+    let read = &timed.measured.ceilings[0];
+    assert_eq!((read.name.as_str(), read.arm.as_deref(), read.working_set_bytes), ("memory-read", Some("top"), 4096));
+    let samples = read.samples.available().unwrap();
+    assert_eq!(samples.len(), 6 * 3 * 2, "two a turn, a turn beside each of three arms, six rounds");
+    assert_eq!(samples.iter().map(|s| s.turn).max(), Some(Some(2)));
+    let floors = with.document.body.floors.clone().unwrap();
+    let rate = &floors.ceilings[0];
+    assert_eq!((rate.arm.as_str(), rate.samples, rate.median_per_s.available()), ("top", 36, Some(&75e9)));
+    let labels: Vec<&str> = floors.arms.iter().map(|a| a.arm.as_str()).collect();
+    assert_eq!(labels, ["base", "a-a", "new"]);
+    let decode = &floors.arms[2].decode;
+    assert!((decode.bytes_per_s.available().unwrap() - 1e10).abs() < 1.0, "800 bytes in 80 ns: {decode:?}");
+    let share = 100.0 * (800.0 / 75.0) / 80.0;
+    assert!((decode.percent_of_floor.available().unwrap() - share).abs() < 1e-9, "{decode:?}");
+    assert_eq!(Reading::Available(decode.percent_of_floor.clone()), percent(&with));
+    let mut forged = with.document.clone();
+    forged.body.floors.as_mut().unwrap().arms[2].decode.bytes_per_s = Reading::Available(2e10);
+    let faults = forged.body.clone();
+    let said = Floors::of(&faults.study, &pairs_of(&with)).unwrap();
+    assert_ne!(said, faults.floors, "figures are derived again");
+
+    let none = closed(&Scene::with_ceiling("balanced", 6), Trouble::NoCeiling);
+    let why = percent(&none).available().unwrap().to_string();
+    assert!(why.contains("no memory for it"), "{why}");
+
+    let without = closed(&Scene::new("balanced", 6), Trouble::None);
+    let why = percent(&without).available().unwrap().to_string();
+    assert!(why.contains("the study has no ceiling arm"), "{why}");
+    assert!(without.document.body.floors.is_none());
+}
+
+/// The records of the pairs of a closing.
+fn pairs_of(closed: &Closed) -> Vec<(Record, Record)> {
+    let find = |id: &str| closed.records.iter().find(|r| r.id == id).unwrap().clone();
+    closed.document.body.pairs.iter().map(|p| (find(&p.baseline.id), find(&p.candidate.id))).collect()
 }
 
 /// A crash may come between an opening and its line in the journal.

@@ -16,6 +16,7 @@ use tare_lab::campaign::bench::CeilingPass;
 use tare_lab::campaign::journal::{Attempt, Opened, Unfinished};
 use tare_lab::campaign::{Bench, Campaign, Ended, Journal, LiveArm, Seating, Writer};
 use tare_lab::clock::Baton;
+use tare_lab::floor::CeilingKind;
 use tare_lab::{ArmFacts, Study};
 use tare_probe::{Host, Quietness};
 
@@ -52,6 +53,8 @@ pub(crate) enum Trouble {
     OtherWork(usize),
     /// A binary changed on disk.
     Rebuilt,
+    /// The host gives no memory to read from.
+    NoCeiling,
 }
 
 /// A world that answers by script.
@@ -75,12 +78,18 @@ fn facts(label: &str) -> ArmFacts {
     let record: serde_json::Value = tare_testkit::json(specimen());
     let part = |name: &str| record[name].clone();
     let name = if label == "new" { "kv-cache" } else { "paged" };
-    let no_floor = json!({ "unavailable": "a script has no kernels" });
+    // A phase of the script takes 100 and 80 ns.
+    let demand = |bytes: u64| {
+        json!({
+            "weight_bytes": bytes, "kv_read_bytes": 0, "kv_write_bytes": 0, "flops": 0,
+            "byte_ceiling": "memory-read", "flop_ceiling": "fma-f32",
+        })
+    };
     let mut facts: ArmFacts = serde_json::from_value(json!({
         "work": part("work"),
         "arm": part("arm"),
         "plan": { "name": name, "calls": [name] },
-        "demands": { "prefill": no_floor, "decode": no_floor },
+        "demands": { "prefill": demand(500), "decode": demand(800) },
         "config": { "context": 4096 },
         "build": {
             "software": record["provenance"]["software"],
@@ -127,9 +136,13 @@ impl Bench for Scripted {
     fn quietness(&mut self) -> Quietness {
         Quietness::observe(std::time::Duration::ZERO)
     }
-    fn ceilings(&mut self, _facts: &ArmFacts) -> Vec<CeilingPass> {
-        self.log.borrow_mut().push("ceilings".to_string());
-        Vec::new()
+    fn ceiling(&mut self, kind: CeilingKind, _facts: &ArmFacts) -> CeilingPass {
+        self.log.borrow_mut().push("ceiling".to_string());
+        let samples = match self.trouble {
+            Trouble::NoCeiling => Reading::unavailable("no memory for it"),
+            _ => Reading::Available(vec![(1000, 10), (1000, 20)]),
+        };
+        CeilingPass { kind, threads: 1, working_set_bytes: 4096, pages: "a script's".to_string(), samples }
     }
     fn changed(&mut self) -> Option<String> {
         (self.trouble == Trouble::Rebuilt).then(|| "base was changed while it was measured".to_string())
@@ -199,7 +212,7 @@ impl LiveArm for ScriptedArm {
                 checks: vec![check],
                 misses: if wrong { vec![miss] } else { Vec::new() },
             },
-            tokens: RowTokens { logits: vec![1.0; ids.len()], ids },
+            tokens: vec![RowTokens { logits: vec![1.0; ids.len()], ids }],
             timing: (!wrong && !is(Trouble::Mute)).then(|| Timing {
                 device: None,
                 setup_ns: 1,
@@ -235,11 +248,20 @@ pub(crate) struct Scene {
 
 impl Scene {
     pub(crate) fn new(design: &str, rounds: u32) -> Self {
+        Self::of(design, rounds, "")
+    }
+
+    /// The same with an arm that measures what is read.
+    pub(crate) fn with_ceiling(design: &str, rounds: u32) -> Self {
+        Self::of(design, rounds, "[[arms]]\nlabel = \"top\"\nceiling = \"read\"\n")
+    }
+
+    fn of(design: &str, rounds: u32, more: &str) -> Self {
         let text = format!(
             "name = \"s\"\nquestion = \"q\"\nhypothesis = \"h\"\nfalsifier = \"f\"\nmisleads = \"m\"\n\
              under_study = [\"plan\"]\ndesign = \"{design}\"\nmetric = \"decode\"\nrounds = {rounds}\n\
              role = \"screening\"\n[work]\nmodel = \"synthetic:qwen3-tiny\"\nprompt_tokens = 4\noutput_tokens = 9\n\
-             [[arms]]\nlabel = \"base\"\n[[arms]]\nlabel = \"new\"\nplan = \"kv-cache\"\n"
+             [[arms]]\nlabel = \"base\"\n[[arms]]\nlabel = \"new\"\nplan = \"kv-cache\"\n{more}"
         );
         let study = Study::parse(&text).unwrap();
         let seating = Seating::new(&study.plan().unwrap());

@@ -50,6 +50,7 @@ impl Scene {
             cpu: CpuConfig { threads: 1, isa: detect_isa(), pin: false },
             plan: PlanSpec::find("paged").unwrap(),
             class: Class::by_name(class).unwrap(),
+            sequences: 1,
             context: self.request.total_tokens() + 1,
             max_rows: 16,
             delay: delay.map(|d| d.parse::<Delay>().unwrap()),

@@ -1,5 +1,7 @@
 """A shim that answers from a list of ids and logits, and can be told to be wrong in one way.
 
+Of several sequences the list has a token of each, step by step.
+
 usage: shim.py ANSWERS.json FAULT
 """
 
@@ -9,7 +11,7 @@ import sys
 import time
 
 answers, fault = json.load(open(sys.argv[1])), sys.argv[2]
-ids, logits, at = answers["ids"], answers["logits"], 0
+ids, logits, at, sequences = answers["ids"], answers["logits"], 0, 1
 if fault == "wrong-id":
     ids[3] = (ids[3] + 1) % answers["vocab"]
 if fault == "wrong-logit":
@@ -25,6 +27,8 @@ def say(**answer):
 
 
 def load(ask):
+    global sequences
+    sequences = ask["sequences"]
     if fault == "refuses":
         return say(ok=False, why="this model is not for me")
     declared = {"weight_bits": 32.0, "head_bits": 32.0, "activation_bits": 32, "kv": "f32", "sums": "f32"}
@@ -41,10 +45,13 @@ def load(ask):
     )
 
 
-def prefill(_):
+def prefill(ask):
     global at
-    at = 1
-    say(ok=True, setup_ns=1, ns=1000, id=ids[0], logit=None if fault == "silent" else logits[0])
+    at = sequences
+    given = None if fault == "silent" else logits[:at]
+    if "prompts" in ask:
+        return say(ok=True, setup_ns=1, ns=1000, ids=ids[:at], logits=given)
+    say(ok=True, setup_ns=1, ns=1000, id=ids[0], logit=given and given[0])
 
 
 def decode(ask):
@@ -57,7 +64,7 @@ def decode(ask):
     if fault == "chats":
         return print("now decoding", flush=True)
     count = ask["tokens"] - (fault == "short")
-    end = at + count
+    end = at + count * sequences
     given = None if fault == "silent" else logits[at:end]
     if fault in ("null-logit", "promises-nothing"):
         given[-1] = None

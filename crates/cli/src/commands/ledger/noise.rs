@@ -66,7 +66,7 @@ pub(super) fn plan(ledger: &Ledger, args: &PlanArgs) -> Result<()> {
         Reading::Available(spread) => spread,
         Reading::Unavailable { why } => bail!("{}: no spread: {why}", args.from),
     };
-    let (block, arms) = (study.design.block_rounds(), study.arms.len() + 1);
+    let (block, arms) = (study.design.block_rounds(), study.labels().len());
     let effect = args.effect.ln_1p();
     let bar = spinner("simulating studies");
     let (rounds, power) = match args.rounds {

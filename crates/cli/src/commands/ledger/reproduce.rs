@@ -11,7 +11,7 @@ use tare_evidence::{AnyDocument, Ledger, Record};
 use crate::args::{BackendName, HowArgs, PrefillLogits, ReproduceArgs, WorkArgs};
 use crate::settings::Settings;
 use crate::setup::open_model;
-use crate::weighing::{Named, request, rig, weigh};
+use crate::weighing::{Named, requests, rig, weigh};
 
 /// Runs the work of a record again. A record that does not replicate is an error; the new record is kept all the same.
 pub(super) fn run(ledger: &Ledger, args: &ReproduceArgs, settings: &Settings) -> Result<()> {
@@ -37,11 +37,11 @@ pub(super) fn run(ledger: &Ledger, args: &ReproduceArgs, settings: &Settings) ->
         context: None,
     };
     let rounds = first.method.planned_rounds as usize;
-    let request = request(&work(&first.work, rounds, args)?, &model)?;
-    let rig = rig(&model, &how, &request, settings)?;
+    let requests = requests(&work(&first.work, rounds, args)?, first.work.rows as usize, &model)?;
+    let rig = rig(&model, &how, &requests, settings)?;
     let question = format!("Does {} replicate on this host?", first.id);
     let named = Named { study: &first.about.study, question: &question };
-    let done = weigh(&rig, &request, rounds, named, (settings, args.output.as_deref()))?;
+    let done = weigh(&rig, &requests, rounds, named, (settings, args.output.as_deref()))?;
     let answer = replicate::record(&first, &done.record)?;
     report(&first, &done.record, &answer, args.json)?;
     match answer {
@@ -95,8 +95,13 @@ fn model_of(first: &Record, args: &ReproduceArgs) -> Result<String> {
 }
 
 fn work(work: &Work, rounds: usize, args: &ReproduceArgs) -> Result<WorkArgs> {
-    let ([prompt_tokens], [output_tokens]) = (&work.prompt_lengths[..], &work.output_lengths[..]) else {
-        return Err(Fault::new("work.rows", "one request, as `tare clock` runs", work.rows.to_string()).into());
+    let same = |lengths: &[u32]| lengths.iter().all(|n| Some(n) == lengths.first());
+    let lengths = (&work.prompt_lengths[..], &work.output_lengths[..]);
+    let (true, true, [prompt_tokens, ..], [output_tokens, ..]) =
+        (same(lengths.0), same(lengths.1), lengths.0, lengths.1)
+    else {
+        let expected = "sequences of one length, as `tare clock` runs";
+        return Err(Fault::new("work.rows", expected, format!("{lengths:?}")).into());
     };
     Ok(WorkArgs {
         prompt_tokens: *prompt_tokens as usize,

@@ -78,6 +78,7 @@ fn study(first: &Document<Campaign>, args: &ReproduceArgs) -> Result<Study> {
             model: args.model.clone().unwrap_or_else(|| w.model.clone()),
             written_as: w.written_as.clone().filter(|_| args.model.is_none()),
             head_as: w.head_as.clone().filter(|_| args.model.is_none()),
+            sequences: w.sequences as usize,
             prompt_tokens: w.prompt_tokens as usize,
             output_tokens: w.output_tokens as usize,
             depth: w.depth as usize,

@@ -15,6 +15,7 @@ use tare_evidence::sensitivity::Sensitivity;
 use tare_evidence::stats::{self, Interval, Verdict};
 use tare_evidence::study::{Metric, StudyPlan};
 use tare_evidence::{AnyDocument, Ledger, Record};
+use tare_lab::report::floor_lines;
 
 use crate::commands::{accuracy, clock};
 
@@ -114,6 +115,9 @@ fn campaign(campaign: &Campaign) {
     match &campaign.outcome {
         CampaignOutcome::Ruled(r) => ruled(r),
         CampaignOutcome::Unruled { why } => println!("  unruled  {why}"),
+    }
+    for line in campaign.floors.iter().flat_map(floor_lines) {
+        println!("  floor    {line}");
     }
 }
 

@@ -3,9 +3,10 @@
 use anyhow::Result;
 use serde_json::json;
 use tare_evidence::gate::{GateReport, Judgement};
+use tare_evidence::samples::RowTokens;
+use tare_lab::clock::{Baton, Turns};
 use tare_lab::gate::{Gate, Run};
 use tare_lab::peers::PeerRunner;
-use tare_lab::runner::{Drawn, Runner};
 use tare_lab::thresholds::Thresholds;
 use tare_lab::{ClockedRequest, LabError, Lengths, On, ReferenceStore, Rig};
 use tare_model::{Model, PlanSpec};
@@ -33,13 +34,14 @@ pub(super) fn run(args: &CheckArgs, settings: &Settings) -> Result<()> {
     let threads = args.threads.unwrap_or_else(|| Host::read().usable_threads);
     let interrupt = Interrupt::listen()?;
     let ask = || if interrupt.pressed() { Err(cancelled(LabError::Interrupted)) } else { Ok(()) };
+    let (requests, context) = (std::slice::from_ref(&request), request.total_tokens());
     let bar = spinner(format!("{} loads {}", args.name, path.display()));
-    let mut peer = PeerRunner::open(&args.name, &settings.home, &path, threads, request.total_tokens())?;
+    let mut peer = PeerRunner::open(&args.name, &settings.home, &path, (threads, context), 1)?;
     let mut runs = Vec::new();
     for n in 0..RUNS {
         ask()?;
         bar.set_message(format!("{}: run {} of {RUNS}", args.name, n + 1));
-        runs.push(draw(&mut peer, &request, format!("run {n}"))?);
+        runs.push((format!("run {n}"), draw(&mut peer, requests)?));
     }
     ask()?;
     bar.set_message("judging by the F32 reference");
@@ -49,13 +51,14 @@ pub(super) fn run(args: &CheckArgs, settings: &Settings) -> Result<()> {
         cpu: tare_cpu::CpuConfig { threads, isa: tare_cpu::detect_isa(), pin: true },
         plan: PlanSpec::find(PlanSpec::DEFAULT)?,
         class: Class::by_name(CLASSES[0].name)?,
-        context: request.total_tokens(),
+        sequences: 1,
+        context,
         max_rows: On::Cpu.max_rows(),
         delay: None,
     };
     let store = ReferenceStore::at(settings.references(), &build_info()?.binary_sha256);
     let thresholds = Thresholds::built_in()?;
-    let gate = Gate { rig: &rig, request: &request, thresholds: &thresholds, store: &store };
+    let gate = Gate { rig: &rig, requests, thresholds: &thresholds, store: &store };
     let judgement = gate.judge_emitted(peer.class()?, &judged(&runs))?.judge()?;
     bar.finish_and_clear();
     show(args, &peer, &judgement)?;
@@ -63,19 +66,18 @@ pub(super) fn run(args: &CheckArgs, settings: &Settings) -> Result<()> {
     Ok(())
 }
 
-/// Label, ids and logits of one run.
-type Emitted = (String, Vec<u32>, Vec<f32>);
+/// Label and tokens of one run.
+type Emitted = (String, Vec<RowTokens>);
 
-fn draw(peer: &mut PeerRunner, request: &ClockedRequest, label: String) -> Result<Emitted, LabError> {
-    let mut drawn: Vec<Drawn> = vec![peer.prefill(request)?.first];
-    peer.decode(request.output_tokens - 1, &mut drawn)?;
-    peer.finish()?;
-    let ids = drawn.iter().map(|d| d.id).collect();
-    Ok((label, ids, drawn.iter().filter_map(|d| d.logit).collect()))
+fn draw(peer: &mut PeerRunner, requests: &[ClockedRequest]) -> Result<Vec<RowTokens>, LabError> {
+    let mut run = Turns::begin(peer, requests)?;
+    let steps = requests.first().map_or(0, |r| r.output_tokens - 1);
+    run.decode(peer, steps, Baton::Kept)?;
+    Ok(run.end(peer)?.tokens)
 }
 
 fn judged(runs: &[Emitted]) -> Vec<Run<'_>> {
-    runs.iter().map(|(label, ids, logits)| Run { label, ids, logits }).collect()
+    runs.iter().map(|(label, rows)| Run { label, rows }).collect()
 }
 
 fn show(args: &CheckArgs, peer: &PeerRunner, judgement: &Judgement) -> Result<()> {

@@ -9,6 +9,7 @@ use tare_evidence::ruling::{ArmRuling, Ruled};
 use tare_evidence::stats::{Interval, Verdict};
 use tare_evidence::study::{Metric, Rule, StudyPlan};
 use tare_lab::campaign::Closed;
+use tare_lab::report::floor_lines;
 
 /// Prints it.
 pub(crate) fn print(closed: &Closed) {
@@ -22,6 +23,9 @@ pub(crate) fn print(closed: &Closed) {
                 println!("  {sentence}");
             }
         }
+    }
+    if let Some(floors) = &campaign.floors {
+        floor_lines(floors).iter().for_each(|line| println!("  {line}"));
     }
     for c in &campaign.control {
         if let Reading::Available(drift) = &c.drift {
@@ -81,11 +85,15 @@ fn figure(record: &Record, metric: Metric) -> (String, String) {
         (format!("{:.2}", p.rate_tokens_per_s.median), floor)
     };
     let whole = |ns: f64| (format!("{:.1}", ns / 1e6), "no floor".to_string());
+    // The median step beside the floor of all steps.
+    let step = |ns: f64, p: &Phase| (whole(ns).0, of(p).1);
     let Derived { prefill, decode, ttft_ns, end_to_end_ns, inter_token_ns, .. } = d;
     match metric {
         Metric::Prefill => of(prefill),
         Metric::Decode => decode.available().map_or_else(none, of),
-        Metric::InterToken => inter_token_ns.available().map_or_else(none, |p| whole(p.p50)),
+        Metric::InterToken => {
+            inter_token_ns.available().zip(decode.available()).map_or_else(none, |(p, d)| step(p.p50, d))
+        }
         Metric::EndToEnd => whole(end_to_end_ns.median),
         Metric::Ttft => whole(ttft_ns.median),
     }

@@ -9,6 +9,7 @@ const SCRIPT: Entry = Entry {
     backend: "cpu",
     recipe: Recipe::Python { requirements: &[] },
     withheld: None,
+    alone: None,
     sources: &[("shim.py", "print(1)\n")],
     candidates: &[],
     without: &[],

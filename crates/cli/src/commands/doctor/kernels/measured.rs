@@ -89,12 +89,12 @@ impl Floors {
     }
 }
 
-/// The kernel that multiplied with most matrices of the file's format: in the bucket of one row for a decode, in the widest for
-/// a prefill. None of a peer, which has no plan.
+/// The kernel that multiplied with most matrices of the file's format: in the bucket of a decode step for a decode, in the
+/// widest for a prefill. None of a peer, which has no plan.
 fn streams(record: &Record, phase: Phase) -> Option<String> {
     let buckets = record.plan.resolved.get("buckets")?.as_array()?;
     let bucket = match phase {
-        Phase::Decode => buckets.iter().find(|b| b["bucket"]["rows"] == 1)?,
+        Phase::Decode => buckets.iter().find(|b| b["bucket"]["rows"].as_u64() >= Some(u64::from(record.work.rows)))?,
         _ => buckets.last()?,
     };
     let of_format = format!("linear.{}.", record.arm.file_format);
