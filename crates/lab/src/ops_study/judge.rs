@@ -105,6 +105,7 @@ mod tests {
             plan: PlanSpec::find("paged").unwrap(),
             class: Class::by_name("w4a16-free").unwrap(),
             context: 64,
+            sequences: 1,
             max_rows: 32,
             delay: None,
         };
