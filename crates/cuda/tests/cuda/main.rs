@@ -10,6 +10,7 @@ mod early;
 mod emulator;
 mod engine;
 mod halves;
+mod heads;
 mod neighbours;
 mod operators;
 mod rungs;
