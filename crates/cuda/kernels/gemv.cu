@@ -319,54 +319,42 @@ DEVICE void add_quad(float* acc) {
 }
 #endif
 
-// Output `r` of a tile in row `t`: where it goes, if anywhere, and what is added to it.
-struct Output {
-    float* to;
-    float bias[2];
-    float before;
-};
+// Output `r` of a tile in row `t`, or none.
+DEVICE float* output_of(const Part& part, u32 tile, u32 outputs, u32 r, u32 t) {
+    u32 n = (tile - part.first_block) * outputs + r;
+    return n < part.m.rows ? part.out + (u64)t * part.out_stride + n : 0;
+}
 
-template <int KIND>
-DEVICE Output output_of(const LinearArgs& a, u32 tile, u32 r, u32 t) {
+// Writes the outputs of a tile, whose sums lie in shared memory by warps; a warp does it. `before` is what lane r adds output
+// r of one row to. red [warps, TILE_ROWS, ROWS]
+template <int ROWS, int KIND>
+DEVICE void finish_tile(const LinearArgs& a, u32 tile, u32 rows, u32 warps, const float* red, float before) {
+    const u32 outputs = outputs_of(KIND);
     const Part& part = KIND == GATED ? a.part[0] : *part_of(a, tile);
-    u32 n = (tile - part.first_block) * outputs_of(KIND) + r;
-    Output o = {};
-    if (r >= outputs_of(KIND) || n >= part.m.rows) return o;
-    o.to = part.out + (u64)t * part.out_stride + n;
-    if (part.bias) o.bias[0] = part.bias[n];
-    if (KIND == GATED && a.part[1].bias) o.bias[1] = a.part[1].bias[n];
-    if (KIND != GATED && a.accumulate) o.before = *o.to;
-    return o;
-}
-
-// Writes output `r` of a tile in row `t`, whose sums lie in shared memory by warps. red [warps, TILE_ROWS, ROWS]
-template <int ROWS, int KIND>
-DEVICE void finish_output(const LinearArgs& a, u32 r, u32 t, u32 warps, const float* red, const Output& o) {
-    if (!o.to) return;
-    float dot = 0.0f, up = 0.0f;
-    UNROLL
-    for (u32 k = 0; k < MOST_WARPS; k++) {
-        // Read whether it is there or not, so that no sum waits for the one before.
-        float first = red[(k * TILE_ROWS + r) * ROWS + t], second = 0.0f;
-        if (KIND == GATED) second = red[(k * TILE_ROWS + 8 + r) * ROWS + t];
-        dot += k < warps ? first : 0.0f, up += k < warps ? second : 0.0f;
-    }
-    float value = __fadd_rn(dot, o.bias[0]);
-    if (KIND == GATED) *o.to = __fmul_rn(silu_of(value), __fadd_rn(up, o.bias[1]));
-    else *o.to = a.accumulate ? __fadd_rn(o.before, value) : value;
-}
-
-// Writes the outputs of a tile; a warp does it. `own` is the one that a lane has with one row.
-template <int ROWS, int KIND>
-DEVICE void finish_tile(const LinearArgs& a, u32 tile, u32 rows, u32 warps, const float* red, const Output& own) {
-    if (ROWS == 1) {
-        finish_output<ROWS, KIND>(a, threadIdx.x % 32, 0, warps, red, own);
-    } else {
-        for (u32 i = threadIdx.x % 32; i < outputs_of(KIND) * rows; i += 32) {
-            u32 r = i % outputs_of(KIND), t = i / outputs_of(KIND);
-            finish_output<ROWS, KIND>(a, r, t, warps, red, output_of<KIND>(a, tile, r, t));
+    for (u32 i = threadIdx.x % 32; i < outputs * ROWS; i += 32) {
+        u32 r = i / ROWS, t = i % ROWS, n = (tile - part.first_block) * outputs + r;
+        if (n >= part.m.rows || t >= rows) continue;
+        float dot = 0.0f, up = 0.0f;
+        UNROLL
+        for (u32 k = 0; k < MOST_WARPS; k++) {
+            // Read whether it is there or not, so that no sum waits for the one before.
+            float first = red[(k * TILE_ROWS + r) * ROWS + t], second = 0.0f;
+            if (KIND == GATED) second = red[(k * TILE_ROWS + 8 + r) * ROWS + t];
+            dot += k < warps ? first : 0.0f, up += k < warps ? second : 0.0f;
         }
+        float* out = part.out + (u64)t * part.out_stride + n;
+        float value = biased(part, n, dot);
+        if (KIND == GATED) *out = __fmul_rn(silu_of(value), biased(a.part[1], n, up));
+        else *out = a.accumulate ? __fadd_rn(ROWS == 1 ? before : *out, value) : value;
     }
+}
+
+// What lane r adds output r of a tile to, with one row.
+template <int KIND>
+DEVICE float added_to(const LinearArgs& a, u32 tile) {
+    const Part& part = *part_of(a, tile);
+    u32 r = threadIdx.x % 32, n = (tile - part.first_block) * outputs_of(KIND) + r;
+    return r < outputs_of(KIND) && n < part.m.rows ? part.out[n] : 0.0f;
 }
 
 template <int ROWS, int AHEAD, int KIND>
@@ -413,9 +401,8 @@ DEVICE void gemv(const LinearArgs& a, u16* xs, float* sums, float* squares, floa
     for (u32 turn = 0;; turn++) {
         float acc[TILES][4] = {};
         bool finishes = warp == turn % warps;
-        // What it needs is on its way while the outputs are made.
-        Output output = {};
-        if (ROWS == 1 && finishes) output = output_of<KIND>(a, tile, threadIdx.x % 32, 0);
+        // It is on its way while the outputs are made.
+        float before = ROWS == 1 && KIND != GATED && a.accumulate && finishes ? added_to<KIND>(a, tile) : 0.0f;
         u32 kind[2] = {sources[0].kind, sources[1].kind}, done = tile;
         for (u32 first = 0;;) {
             Lent lent;
@@ -466,7 +453,7 @@ DEVICE void gemv(const LinearArgs& a, u16* xs, float* sums, float* squares, floa
             }
         }
         __syncthreads();
-        if (finishes) finish_tile<ROWS, KIND>(a, done, rows, warps, mine, output);
+        if (finishes) finish_tile<ROWS, KIND>(a, done, rows, warps, mine, before);
         if (tile >= a.tiles) break;
         if (chunks > staged) {
             __syncwarp();

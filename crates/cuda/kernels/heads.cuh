@@ -48,12 +48,12 @@ DEVICE void take_norm(const HeadsArgs& a, u32 kind, u32 width, float* weight) {
     for (int j = 0; j < MOST / LANES; j++) weight[j] = norm && has<E>(j * LANES + lane, width) ? norm[j * LANES + lane] : 0.0f;
 }
 
-// Reads `width` elements, at most MOST, the head or nothing of it, and normalises them with the weight that `take_norm` gave.
-// Every thread of the warp calls it.
+// Reads `width` elements, at most MOST, the head or nothing of it, and normalises them with the weight that `take_norm` gave, or
+// reads it when it is wanted. Every thread of the warp calls it.
 template <int MOST, int E>
 DEVICE void take_head(const HeadsArgs& a, u32 t, u32 kind, u32 head, u32 width, const float* weight, float* xs) {
     const float* from = head_of(a, t, kind, head);
-    bool norm = norm_of(a, kind) != 0;
+    const float* norm = norm_of(a, kind);
     u32 lane = threadIdx.x % LANES;
     // All elements are asked for before anything waits for one.
     float x[MOST / LANES], acc = 0.0f;
@@ -67,7 +67,7 @@ DEVICE void take_head(const HeadsArgs& a, u32 t, u32 kind, u32 head, u32 width, 
     UNROLL
     for (int j = 0; j < MOST / LANES; j++) {
         u32 i = j * LANES + lane;
-        if (has<E>(i, width)) xs[i] = norm ? __fmul_rn(__fmul_rn(x[j], inv), weight[j]) : x[j];
+        if (has<E>(i, width)) xs[i] = norm ? __fmul_rn(__fmul_rn(x[j], inv), weight ? weight[j] : norm[i]) : x[j];
     }
 }
 
