@@ -12,7 +12,8 @@
 // cost: keys and values of the context once for each group of heads
 // tolerance: `tare_ops::conformance`, order free; what the heads go through before is bit-identical to the reference
 // wins: up to four heads share what is read of the cache, and keys and values of 192 tokens are under way at once; with
-//   heads they are before the projections have ended
+//   heads they are before the projections have ended, as are the norm's weight and angles; heads of 128 elements, whose number is
+//   known when the kernel is compiled, are not asked at every element whether it is there
 // loses: many rows of one prompt read the same keys and values again
 // fallback: attention.cu
 // evidence: in whole requests on an H200: 20261130T084818Z-b01ebb4b5bb81903, 20261130T085036Z-90c85b40984942a0
@@ -55,25 +56,26 @@ DEVICE Job job(const u16* group) {
 // Pairs of neighbours that a lane has of each half of a head.
 #define TURNS (MOST_SPLIT_HEAD / 4 / LANES)
 
-// What a lane's part of a head goes through that no launch of a step writes: angles, and where a key or value is stored.
+// What a lane's part of a head goes through that no launch of a step writes: the weight of the norm, angles, and where a key or
+// value is stored.
 struct Ahead {
+    float norm[MOST_SPLIT_HEAD / LANES];
     float cosine[TURNS][2];
     float sine[TURNS][2];
     u64 slot;
 };
 
-// Loads it, and brings the weight of the norm near.
+// Loads it.
+template <int E>
 DEVICE Ahead expect(const SplitArgs& a, const Row& row, const Job& j) {
     Ahead ahead = {};
-    u32 e = a.heads.pool.head_size, lane = threadIdx.x % LANES;
-    const float* norm = norm_of(a.heads, j.kind);
+    u32 e = elements<E>(a), lane = threadIdx.x % LANES;
     if (!j.works) return ahead;
-    ROLLED
-    for (u32 i = lane * 8; i < e && norm; i += LANES * 8) touch(norm + i);
+    take_norm<MOST_SPLIT_HEAD, E>(a.heads, j.kind, e, ahead.norm);
     UNROLL
     for (u32 n = 0; n < TURNS; n++) {
         u32 m = n * LANES + lane, first = a.heads.interleaved ? m : 2 * m, second = a.heads.interleaved ? m + e / 4 : 2 * m + 1;
-        if (m >= e / 4 || j.kind == HEAD_V) continue;
+        if (!has<E>(m, e / 4) || j.kind == HEAD_V) continue;
         ahead.cosine[n][0] = a.heads.step->cosine[first], ahead.cosine[n][1] = a.heads.step->cosine[second];
         ahead.sine[n][0] = a.heads.step->sine[first], ahead.sine[n][1] = a.heads.step->sine[second];
     }
@@ -86,16 +88,17 @@ DEVICE Ahead expect(const SplitArgs& a, const Row& row, const Job& j) {
 
 // Norm, rotation and append for one row; queries, key and value go to shared memory. A half-warp takes a head, a lane of it
 // elements 2 m and 2 m + 1 and those half a head further.
+template <int E>
 DEVICE void prepare(const SplitArgs& a, const Row& row, const Job& j, const Ahead& ahead, bool stores, Meeting* shared) {
     float(*scratch)[MOST_SPLIT_HEAD] = shared->o[0];
-    u32 half = threadIdx.x / LANES, e = j.works ? a.heads.pool.head_size : 0;
+    u32 half = threadIdx.x / LANES, e = j.works ? elements<E>(a) : 0;
     float* xs = scratch[j.works ? half : GROUP_HEADS + 2];
-    take_head<MOST_SPLIT_HEAD>(a.heads, 0, j.kind, j.works ? j.head : 0, e, xs);
+    take_head<MOST_SPLIT_HEAD, E>(a.heads, 0, j.kind, j.works ? j.head : 0, e, ahead.norm, xs);
     __syncwarp();
     UNROLL
     for (u32 n = 0; n < TURNS; n++) {
         u32 i = 2 * (n * LANES + threadIdx.x % LANES);
-        bool there = i < e / 2;
+        bool there = has<E>(i, e / 2);
         // Where no element is there are zeros, as many.
         u32 at[2] = {there ? i : e + 2 * (i - e / 2), there ? i + e / 2 : e + 2 * (i - e / 2) + 2};
         float v[2][2] = {};
@@ -137,11 +140,15 @@ DEVICE void take_queries(const SplitArgs& a, u32 t, const u16* group, Meeting* s
     __syncthreads();
 }
 
-// Element `i` of head `h` over the warps of the block.
-DEVICE float over_warps(const Meeting* shared, u32 h, u32 i) {
-    float o = 0.0f;
+// Elements `i` to `i + 3` of head `h` over the warps of the block.
+DEVICE float4 over_warps(const Meeting* shared, u32 h, u32 i) {
+    float4 o = make_float4(0, 0, 0, 0);
     UNROLL
-    for (u32 k = 0; k < SPLIT_WARPS; k++) o = __fmaf_rn(shared->weight[h][k], shared->o[h][k][i], o);
+    for (u32 k = 0; k < SPLIT_WARPS; k++) {
+        float w = shared->weight[h][k];
+        float4 v = *(const float4*)(shared->o[h][k] + i);
+        o = make_float4(__fmaf_rn(w, v.x, o.x), __fmaf_rn(w, v.y, o.y), __fmaf_rn(w, v.z, o.z), __fmaf_rn(w, v.w, o.w));
+    }
     return o;
 }
 
@@ -185,7 +192,7 @@ DEVICE void merge(const SplitArgs& a, u32 t, u32 which, const u16* group, u32 pa
     }
 }
 
-template <bool WITH_HEADS>
+template <bool WITH_HEADS, int E>
 DEVICE void split(const SplitArgs& a, Meeting* shared) {
     u32 t = blockIdx.y, which = blockIdx.x / a.splits, part = blockIdx.x % a.splits;
     const u16* group = a.groups + which * (1 + GROUP_HEADS);
@@ -198,27 +205,27 @@ DEVICE void split(const SplitArgs& a, Meeting* shared) {
     each = each < a.least ? a.least : each;
     u32 parts = (row.context + each - 1) / each;
     if (part >= parts) return;
-    u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, e = a.heads.pool.head_size;
+    u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, e = elements<E>(a);
     u32 begin = part * each, end = begin + each < row.context ? begin + each : row.context;
     u32 skip = WITH_HEADS ? row.slot : 0xffffffffu;
     Tile tile;
     const Cache cache = cache_of(a, row, group[0]);
-    read_tile(a, row, cache, begin + warp * TILE_TOKENS, end, skip, &tile);
+    read_tile<E>(a, row, cache, begin + warp * TILE_TOKENS, end, skip, &tile);
     if (WITH_HEADS) {
         Job j = job(group);
-        Ahead ahead = expect(a, row, j);
+        Ahead ahead = expect<E>(a, row, j);
         await_previous();
         // Groups that share a kv head follow each other.
         bool first = which == 0 || *(group - (1 + GROUP_HEADS)) != group[0];
-        prepare(a, row, j, ahead, part == 0 && first, shared);
+        prepare<E>(a, row, j, ahead, part == 0 && first, shared);
     } else {
         take_queries(a, t, group, shared);
     }
     Seen seen = {{nothing(), nothing()}, {}, {}};
     for (u32 first = begin + warp * TILE_TOKENS; first < end; first += SPLIT_WARPS * TILE_TOKENS) {
-        if (first >= begin + SPLIT_WARPS * TILE_TOKENS) read_tile(a, row, cache, first, end, skip, &tile);
-        if (WITH_HEADS) put_fresh(a, shared, first, row.slot, &tile);
-        attend(a, shared, first, end, tile, &seen);
+        if (first >= begin + SPLIT_WARPS * TILE_TOKENS) read_tile<E>(a, row, cache, first, end, skip, &tile);
+        if (WITH_HEADS) put_fresh<E>(a, shared, first, row.slot, &tile);
+        attend<E>(a, shared, first, end, tile, &seen);
     }
     // What `prepare` left in the same memory has been read.
     __syncthreads();
@@ -233,26 +240,29 @@ DEVICE void split(const SplitArgs& a, Meeting* shared) {
     }
     __syncthreads();
     ROLLED
-    for (u32 n = threadIdx.x; n < GROUP_HEADS * e; n += SPLIT_THREADS) {
-        u32 h = n / e, i = n % e, head = group[1 + h];
+    for (u32 n = threadIdx.x; n < GROUP_HEADS * (e / 4); n += SPLIT_THREADS) {
+        u32 h = n / (e / 4), i = n % (e / 4) * 4, head = group[1 + h];
         if (head == NO_HEAD) continue;
-        float o = over_warps(shared, h, i);
+        float4 o = over_warps(shared, h, i);
         if (parts == 1) {
-            a.out[(u64)t * a.out_stride + head * e + i] = __fdiv_rn(o, shared->sum_of_all[h]);
+            float all = shared->sum_of_all[h];
+            *(float4*)(a.out + (u64)t * a.out_stride + head * e + i) =
+                make_float4(__fdiv_rn(o.x, all), __fdiv_rn(o.y, all), __fdiv_rn(o.z, all), __fdiv_rn(o.w, all));
             continue;
         }
         float* to = a.parts + (((u64)t * a.heads.heads + head) * a.splits + part) * (2 + e);
-        to[2 + i] = o;
+        to[2 + i] = o.x, to[3 + i] = o.y, to[4 + i] = o.z, to[5 + i] = o.w;
         if (i == 0) to[0] = shared->most_of_all[h], to[1] = shared->sum_of_all[h];
     }
     if (parts > 1) merge(a, t, which, group, parts, shared);
 }
 
-#define SPLIT(name, with_heads)                  \
+#define SPLIT(name, with_heads, e)               \
     KERNEL(name, SplitArgs, SPLIT_THREADS) {     \
         __shared__ __align__(16) Meeting shared; \
-        split<with_heads>(a, &shared);           \
+        split<with_heads, e>(a, &shared);        \
     }
 
-SPLIT(attention_split, false)
-SPLIT(attention_heads, true)
+SPLIT(attention_split, false, 0)
+SPLIT(attention_heads, true, 0)
+SPLIT(attention_heads_128, true, 128)

@@ -58,6 +58,12 @@ DEVICE void put_query(Meeting* shared, u32 h, u32 i, float x, float y) {
     }
 }
 
+// Elements of a head: E, or where that is 0 as many as the pool says.
+template <int E>
+DEVICE u32 elements(const SplitArgs& a) {
+    return E > 0 ? E : a.heads.pool.head_size;
+}
+
 // What a thread reads of the keys and values of a tile, with g = lane / 4 and t = lane % 4.
 struct Tile {
     uint4 keys[2][4];    // tokens g and g + 8: elements 32 l + 8 t and the seven after it
@@ -84,8 +90,9 @@ DEVICE Cache cache_of(const SplitArgs& a, const Row& row, u32 kv_head) {
 }
 
 // Reads the tile that begins at token `first`, of which those before `end` are there; not the token `skip`.
+template <int E>
 DEVICE void read_tile(const SplitArgs& a, const Row& row, const Cache& cache, u32 first, u32 end, u32 skip, Tile* tile) {
-    u32 g = threadIdx.x % 32 / 4, t = threadIdx.x % 4, e = a.heads.pool.head_size;
+    u32 g = threadIdx.x % 32 / 4, t = threadIdx.x % 4, e = elements<E>(a);
     // A lane looks up one token and tells the others where it lies; 0 stands for no token.
     u32 own = first + threadIdx.x % TILE_TOKENS, place = 0;
     bool there = own < end && own != skip;
@@ -117,8 +124,9 @@ DEVICE void read_tile(const SplitArgs& a, const Row& row, const Cache& cache, u3
 }
 
 // Puts the token that this step stores into a tile, when it is one of it.
+template <int E>
 DEVICE void put_fresh(const SplitArgs& a, const Meeting* shared, u32 first, u32 slot, Tile* tile) {
-    u32 g = threadIdx.x % 32 / 4, t = threadIdx.x % 4, e = a.heads.pool.head_size;
+    u32 g = threadIdx.x % 32 / 4, t = threadIdx.x % 4, e = elements<E>(a);
     UNROLL
     for (int i = 0; i < 2; i++) {
         if (first + g + 8 * i != slot) continue;
@@ -150,9 +158,11 @@ DEVICE u32 halves(u32 first, u32 second, int odd) {
 }
 
 // Adds the tokens of a tile that lie before `end`.
+template <int E>
 DEVICE void attend(const SplitArgs& a, Meeting* shared, u32 first, u32 end, const Tile& tile, Seen* seen) {
-    u32 g = threadIdx.x % 32 / 4, t = threadIdx.x % 4, warp = threadIdx.x / 32, e = a.heads.pool.head_size;
-    float s[4] = {}, third[4] = {};
+    u32 g = threadIdx.x % 32 / 4, t = threadIdx.x % 4, warp = threadIdx.x / 32, e = elements<E>(a);
+    // Two chains of products each, so that one need not wait for the other.
+    float s[4] = {}, third[4] = {}, other[4] = {}, other_third[4] = {};
     UNROLL
     for (int l = 0; l < 4; l++) {
         if ((u32)l * 32 >= e) continue;
@@ -163,13 +173,13 @@ DEVICE void attend(const SplitArgs& a, Meeting* shared, u32 first, u32 end, cons
         u32 b_low[2] = {b.x, b.y}, b_high[2] = {b.z, b.w}, c_low[2] = {c.x, c.y}, c_high[2] = {c.z, c.w};
         multiply(s, k_low, b_low);
         multiply(third, k_low, c_low);
-        multiply(s, k_high, b_high);
-        multiply(third, k_high, c_high);
+        multiply(other, k_high, b_high);
+        multiply(other_third, k_high, c_high);
     }
     // s[2 i + h]: token g + 8 i, head 2 (t % 2) + h.
     UNROLL
     for (int i = 0; i < 4; i++) {
-        s[i] += third[i];
+        s[i] += other[i] + (third[i] + other_third[i]);
         s[i] += __shfl_xor_sync(FULL, s[i], 2, 32);
         s[i] = first + g + i / 2 * 8 < end ? __fmul_rn(s[i], a.scale) : nothing();
     }

@@ -391,6 +391,7 @@ DEVICE void gemv(const LinearArgs& a, u16* xs, float* sums, float* squares, floa
     // A step of a bucket for one row has one; of its rows none may be selected.
     u32 rows = ROWS == 1 && !a.of_selected ? 1 : rows_of(a.step, a.of_selected);
     if (rows == 0) return;
+    if (ROWS == 1) expect_row(a.x, begin, end, half, cols);
     if (a.norm) measure<ROWS>(a, rows, cols, squares, early);
     // What was measured is what is staged when a warp has all of its chunks at once, and no row in halves.
     bool measured = HAS_EARLY && ROWS == 1 && a.norm && chunks <= staged && KIND != HALVES;

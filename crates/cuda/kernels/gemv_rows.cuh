@@ -68,6 +68,18 @@ DEVICE void expect_norm(const float* norm, u32 begin, u32 end, u32 cols, Early& 
     for (u32 k = (begin + (HAS_EARLY ? OCTETS : 0)) * CHUNK + threadIdx.x % 32 * 8; k < last; k += 256) touch(norm + k);
 }
 
+// Brings near what a warp stages of the one row in more than one go, so that it waits for the row once: chunks `begin` to `end`
+// and in halves those `half` chunks further.
+DEVICE void expect_row(const float* x, u32 begin, u32 end, u32 half, u32 cols) {
+    if (half == 0 && end <= begin + OCTETS) return;
+    u32 last = end * CHUNK < cols ? end * CHUNK : cols;
+    ROLLED
+    for (u32 k = begin * CHUNK + threadIdx.x % 32 * 8; k < last; k += 256) {
+        touch(x + k);
+        if (half > 0 && k + half * CHUNK < cols) touch(x + k + half * CHUNK);
+    }
+}
+
 DEVICE void add_squares(float4 v, float4* sum) {
     sum->x = __fmaf_rn(v.x, v.x, sum->x);
     sum->y = __fmaf_rn(v.y, v.y, sum->y);
@@ -106,11 +118,11 @@ DEVICE void measure(const LinearArgs& a, u32 rows, u32 cols, float* squares, Ear
 
 // 1 / rms of a row that was measured.
 template <int ROWS>
-DEVICE float inverse_of(const LinearArgs& a, u32 cols, u32 t, const float* squares) {
+DEVICE float inverse_of(const LinearArgs& a, u32 t, const float* squares) {
     float dot = squares[ROWS == 1 ? 0 : t];
     UNROLL
     for (u32 w = 1; w < (ROWS == 1 ? MOST_WARPS : 1); w++) dot += w < blockDim.x / 32 ? squares[w] : 0.0f;
-    return inverse_root(__fmaf_rn(dot, __fdiv_rn(1.0f, (float)cols), a.eps));
+    return inverse_root(__fmaf_rn(dot, a.share, a.eps));
 }
 
 DEVICE float4 times(float4 v, float r, float4 w) {
@@ -165,7 +177,7 @@ template <int ROWS>
 DEVICE void stage(const LinearArgs& a, u32 rows, u32 cols, u32 first, u32 begin, u32 end, u32 half, u32 apart,
                   const float* squares, bool measured, const Early& early, u16* xs, float* sums) {
     u32 each = begin < end ? end - begin : 0, all = half > 0 ? 2 * each : ROWS * each, octet = threadIdx.x % 32 / 8;
-    float r = ROWS == 1 && a.norm ? inverse_of<ROWS>(a, cols, 0, squares) : 1.0f;
+    float r = ROWS == 1 && a.norm ? inverse_of<ROWS>(a, 0, squares) : 1.0f;
     ROLLED
     for (u32 n = octet; n - octet < all; n += OCTETS) {
         u32 t = ROWS == 1 ? 0 : n / each, c = begin + n - t * each;
@@ -181,7 +193,7 @@ DEVICE void stage(const LinearArgs& a, u32 rows, u32 cols, u32 first, u32 begin,
         if (a.norm) {
             float4 w[4];
             own_columns(a.norm, first + c, n < all, cols, w);
-            if (ROWS > 1) r = inverse_of<ROWS>(a, cols, n < all ? t : 0, squares);
+            if (ROWS > 1) r = inverse_of<ROWS>(a, n < all ? t : 0, squares);
             UNROLL
             for (int i = 0; i < 4; i++) v[i] = times(v[i], r, w[i]);
         }

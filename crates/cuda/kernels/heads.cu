@@ -28,7 +28,7 @@ KERNEL(heads, HeadsArgs, HEADS_THREADS) {
     u32 kind = h < a.heads ? HEAD_Q : h < a.heads + kv_heads ? HEAD_K : HEAD_V;
     u32 head = kind == HEAD_Q ? h : kind == HEAD_K ? h - a.heads : h - a.heads - kv_heads;
     bool there = h < a.heads + 2 * kv_heads;
-    take_head<MOST_HEAD>(a, t, kind, there ? head : 0, there ? a.pool.head_size : 0, xs[half]);
+    take_head<MOST_HEAD, 0>(a, t, kind, there ? head : 0, there ? a.pool.head_size : 0, 0, xs[half]);
     __syncthreads();
     if (there && kind != HEAD_V) turn_head(a, t, xs[half]);
     __syncthreads();

@@ -32,25 +32,42 @@ DEVICE const float* head_of(const HeadsArgs& a, u32 t, u32 kind, u32 head) {
     return rows + (u64)t * stride + head * a.pool.head_size;
 }
 
-// Reads `width` elements, at most MOST, the head or nothing of it, and normalises them. Every thread of the warp calls it.
-template <int MOST>
-DEVICE void take_head(const HeadsArgs& a, u32 t, u32 kind, u32 head, u32 width, float* xs) {
+// Whether a head of `width` elements has element `i`; where heads have E elements, one has all or none. E is 0 where they have
+// as many as the pool says.
+template <int E>
+DEVICE bool has(u32 i, u32 width) {
+    return E > 0 ? width > 0 : i < width;
+}
+
+// What a lane has of the weight of a head's norm, or zeros.
+template <int MOST, int E>
+DEVICE void take_norm(const HeadsArgs& a, u32 kind, u32 width, float* weight) {
+    const float* norm = norm_of(a, kind);
+    u32 lane = threadIdx.x % LANES;
+    UNROLL
+    for (int j = 0; j < MOST / LANES; j++) weight[j] = norm && has<E>(j * LANES + lane, width) ? norm[j * LANES + lane] : 0.0f;
+}
+
+// Reads `width` elements, at most MOST, the head or nothing of it, and normalises them with the weight that `take_norm` gave, or
+// reads it when it is wanted. Every thread of the warp calls it.
+template <int MOST, int E>
+DEVICE void take_head(const HeadsArgs& a, u32 t, u32 kind, u32 head, u32 width, const float* weight, float* xs) {
     const float* from = head_of(a, t, kind, head);
     const float* norm = norm_of(a, kind);
     u32 lane = threadIdx.x % LANES;
     // All elements are asked for before anything waits for one.
     float x[MOST / LANES], acc = 0.0f;
     UNROLL
-    for (int j = 0; j < MOST / LANES; j++) x[j] = j * LANES + lane < width ? from[j * LANES + lane] : 0.0f;
+    for (int j = 0; j < MOST / LANES; j++) x[j] = has<E>(j * LANES + lane, width) ? from[j * LANES + lane] : 0.0f;
     UNROLL
     for (int j = 0; j < MOST / LANES; j++)
-        if (j * LANES + lane < width) acc = __fmaf_rn(x[j], x[j], acc);
+        if (has<E>(j * LANES + lane, width)) acc = __fmaf_rn(x[j], x[j], acc);
     float eps = kind == HEAD_Q ? a.q_eps : a.k_eps;
-    float inv = __shfl_sync(FULL, inverse_rms(tree(acc), a.pool.head_size, eps), 0, LANES);
+    float inv = __shfl_sync(FULL, inverse_rms(tree(acc), E > 0 ? E : a.pool.head_size, eps), 0, LANES);
     UNROLL
     for (int j = 0; j < MOST / LANES; j++) {
         u32 i = j * LANES + lane;
-        if (i < width) xs[i] = norm ? __fmul_rn(__fmul_rn(x[j], inv), norm[i]) : x[j];
+        if (has<E>(i, width)) xs[i] = norm ? __fmul_rn(__fmul_rn(x[j], inv), weight ? weight[j] : norm[i]) : x[j];
     }
 }
 

@@ -23,7 +23,7 @@ struct LinearArgs {
     u32 of_selected;
     float eps;
     u32 tiles;  // of `gemv.cu`: of all matrices
-    u32 reserved;
+    float share;  // 1 over the columns
 };
 
 DEVICE float taken(const LinearArgs& a, float x) { return a.bf16 ? round_bf16(x) : x; }

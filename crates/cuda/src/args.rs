@@ -68,7 +68,8 @@ pub(crate) struct Linear {
     pub(crate) eps: f32,
     /// Of `gemv.cu`: tiles of all matrices.
     pub(crate) tiles: u32,
-    pub(crate) reserved: u32,
+    /// 1 over the columns.
+    pub(crate) share: f32,
 }
 
 /// `heads.cu`.

@@ -13,6 +13,8 @@ const NO_HEAD: u16 = u16::MAX;
 pub(crate) const SPLITS: usize = 12;
 /// Tokens of a part, at least: fewer are read faster by one block than parts are brought together.
 pub(crate) const LEAST_TOKENS: u32 = 256;
+/// Elements of the heads for which there is a kernel of their own.
+pub(crate) const LARGE_HEAD: usize = 128;
 /// Threads of a block.
 pub(crate) const THREADS: u32 = 384;
 

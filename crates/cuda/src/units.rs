@@ -103,7 +103,8 @@ impl Unit {
             (OpName::Attention, Method::Split) => {
                 let tokens = include_str!("../kernels/attention_split.cuh");
                 let parts = [KV, FREE, HEADS, tokens, include_str!("../kernels/attention_split.cu")];
-                Self::plain("attention_split", &parts, &["attention_split", "attention_heads"])
+                let kernels = &["attention_split", "attention_heads", "attention_heads_128"];
+                Self::plain("attention_split", &parts, kernels)
             }
             (OpName::RmsNorm, Method::Block) => {
                 Self::plain("norm_block", &[FREE, NORM, include_str!("../kernels/norm_block.cu")], &["rms_norm_block"])

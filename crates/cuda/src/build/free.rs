@@ -8,7 +8,7 @@ use crate::args::{self, Part};
 use crate::device::{Device, failed};
 use crate::kv::shape_args;
 use crate::registry::Method;
-use crate::split::{LEAST_TOKENS, SPLITS, THREADS};
+use crate::split::{LARGE_HEAD, LEAST_TOKENS, SPLITS, THREADS};
 use crate::units::{GEMV, GEMV_GATED, GEMV_HALVES, Unit};
 
 /// Outputs of a tile of `gemv.cu`: of one matrix, and where a row of the tile is a half of its columns or one of two matrices.
@@ -59,7 +59,11 @@ impl<D: Device> Build<'_, D> {
         let room = &self.places.split;
         let found = room.groups.iter().find(|g| g.kv_of_head == *kv_of_head);
         let groups = found.ok_or_else(|| failed(&call.kernel, "no groups of heads"))?;
-        let kernel = if heads.is_some() { "attention_heads" } else { "attention_split" };
+        let kernel = match heads {
+            Some(_) if self.plan.kv.head_size == LARGE_HEAD => "attention_heads_128",
+            Some(_) => "attention_heads",
+            None => "attention_split",
+        };
         let mut prepared: args::Heads = heads.unwrap_or(bytemuck::Zeroable::zeroed());
         prepared.step = self.base.0;
         (prepared.q, prepared.q_stride) = (self.at(*q), self.stride(*q));

@@ -75,6 +75,7 @@ impl<D: Device> Build<'_, D> {
             first_block += m.rows.div_ceil(FEW_OUTPUTS as u32);
         }
         args.parts = calls.len().min(PARTS) as u32;
+        args.share = 1.0 / args.part[0].m.cols as f32;
         args.step = self.base.0;
         if let Op::Linear { x, accumulate, rounding, .. } = &calls[0].op {
             (args.x, args.x_stride) = (self.at(*x), self.stride(*x));

@@ -11,6 +11,7 @@ mod early;
 mod emulator;
 mod engine;
 mod halves;
+mod heads;
 mod neighbours;
 mod operators;
 mod rungs;
