@@ -329,7 +329,13 @@ impl<const Q: usize> Block<Q> {
         let row = STEPS * ROW_BYTES;
         for c in (0..Q).step_by(2).filter(|c| self.sees(*c) || self.sees(c + 1)) {
             for e in (0..self.size).step_by(2 * ROWS) {
-                let a = Operand { at: self.values.wrapping_add(e * row), row, step: ROW_BYTES, second: ROWS * row, passing: false };
+                let a = Operand {
+                    at: self.values.wrapping_add(e * row),
+                    row,
+                    step: ROW_BYTES,
+                    second: ROWS * row,
+                    passing: false,
+                };
                 let b = Operand::packed(self.weights.wrapping_add(c * STEPS * TILE_BYTES), STEPS * TILE_BYTES);
                 let sums = Sums {
                     at: self.out.wrapping_add(e * Self::WIDTH + c * LANES),
