@@ -19,7 +19,7 @@ pub enum Phase {
     Decode,
     /// As many rows as count as few.
     FewRows,
-    /// A chunk of 256 rows.
+    /// A chunk of 512 rows.
     Prefill,
 }
 
@@ -32,7 +32,7 @@ impl Phase {
         match self {
             Phase::Decode => 1,
             Phase::FewRows => FEW_ROWS,
-            Phase::Prefill => 256,
+            Phase::Prefill => 512,
         }
     }
 }

@@ -17,12 +17,12 @@ const CONTEXT: Flag = value(
 const BATCH: Flag = value(
     &["-b", "--batch-size"],
     "tokens of a logical batch",
-    To::None("a prefill chunk is 256 rows in tare, 2,048 on a GPU; no flag changes it yet"),
+    To::None("a prefill chunk is 512 rows in tare, 2,048 on a GPU; no flag changes it yet"),
 );
 const MICRO_BATCH: Flag = value(
     &["-ub", "--ubatch-size"],
     "tokens of a physical batch",
-    To::None("a prefill chunk is 256 rows in tare, 2,048 on a GPU; no flag changes it yet"),
+    To::None("a prefill chunk is 512 rows in tare, 2,048 on a GPU; no flag changes it yet"),
 );
 const CACHE_K: Flag = value(&["-ctk", "--cache-type-k"], "format of cached keys", To::None(KV_OF_CLASS));
 const CACHE_V: Flag = value(&["-ctv", "--cache-type-v"], "format of cached values", To::None(KV_OF_CLASS));

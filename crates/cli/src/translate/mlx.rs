@@ -15,7 +15,7 @@ const TEMPLATE: Flag =
 const CHUNK: Flag = value(
     &["--prefill-step-size"],
     "tokens of a prefill chunk",
-    To::None("a prefill chunk is 256 rows in tare, 2,048 on a GPU; no flag changes it yet"),
+    To::None("a prefill chunk is 512 rows in tare, 2,048 on a GPU; no flag changes it yet"),
 );
 
 /// The commands of mlx-lm.

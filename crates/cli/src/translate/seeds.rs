@@ -84,7 +84,7 @@ pub(crate) static TOOLS: &[Tool] = &[
             value(
                 &["--prefill-step"],
                 "tokens of a chunk",
-                To::None("a prefill chunk is 256 rows in tare, 2,048 on a GPU; no flag changes it yet"),
+                To::None("a prefill chunk is 512 rows in tare, 2,048 on a GPU; no flag changes it yet"),
             ),
             switch(
                 &["--disable-paged-attention"],

@@ -48,7 +48,7 @@ pub(crate) static TOOLS: &[Tool] = &[
             value(
                 &["--max-num-batched-tokens"],
                 "rows of a step",
-                To::None("256 rows in tare, 2,048 on a GPU; no flag changes it yet"),
+                To::None("512 rows in tare, 2,048 on a GPU; no flag changes it yet"),
             ),
             switch(&["--enable-prefix-caching"], "keep prefixes between requests", To::None("not built yet")),
             switch(&["--no-enable-prefix-caching"], "keep no prefixes", To::Always("none is kept between requests")),

@@ -5,12 +5,12 @@
 //! layout: BF16 weights as the file has them, codes in panels of 16 rows; out with rows padded to 32 columns
 //! precision: weights dequantized exactly and rounded to BF16; products and sums as `crate::tiles` says, k ascending
 //! preconditions: k a multiple of the format's block; any n, any T
-//! cost: the weights once for 512 rows of x; 2 T n k operations
+//! cost: the weights once for 512 rows of x; sums through L2 once for 512 columns; 2 T n k operations
 //! tolerance: limits of `tare_ops::exact`, with weights rounded where they are not BF16 already; the same bits for every T, share and thread count
 //! wins: five rows and more, wherever there are tiles
-//! loses: fewer rows, for which a tile is mostly empty; 32 rows of packed weights, which cost as much to unpack as to multiply
+//! loses: fewer rows, for which a tile is mostly empty; 32 rows of packed weights, which cost more to unpack than to multiply
 //! fallback: `linear` in the reference's order, on F32 multiply-adds
-//! evidence: none yet
+//! evidence: 20261130T234741Z-b9744e26215b0fd5
 //! source: blocking, roles of the operands and prefetching by our own probe
 //!
 //! The smallest piece of work is a *square*: 32 weight rows times 32 rows of x over 512 columns, two by two tiles of sums. A

@@ -82,7 +82,7 @@ fn table(cells: &[&Cell], floors: &Reading<Floors>) -> Table {
     }
     let mut table = Table::new();
     table.load_style(UTF8_FULL_CONDENSED);
-    table.set_header(["operator", "format", "class", "1 row", "16 rows", "256 rows"]);
+    table.set_header(["operator", "format", "class", "1 row", "16 rows", "512 rows"]);
     for (operator, formats, classes, [decode, few, prefill]) in merged(rows) {
         let classes = if classes.len() == CLASSES.len() { "all".to_string() } else { classes.join(" ") };
         table.add_row([operator, formats.join(" "), classes, decode, few, prefill]);

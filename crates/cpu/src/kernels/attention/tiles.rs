@@ -11,7 +11,7 @@
 //! wins: prompts: products take less time than exponentials
 //! loses: rows of many sequences, which are taken by [`spans`]
 //! fallback: [`columns`](super::columns)
-//! evidence: none yet
+//! evidence: as part of a prompt, 20261130T234741Z-b9744e26215b0fd5
 //! source: as [`columns`](super::columns)
 //!
 //! Scores have a row for each key, so that keys are read as they lie and a query's maximum is one lane. Values are turned
