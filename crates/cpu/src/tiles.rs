@@ -125,7 +125,7 @@ pub trait Tiles: Copy + Send + Sync + 'static {
     /// Runs a kernel compiled for this instruction set, with tile registers that are set up for it and given back behind
     /// it.
     fn compiled<K: TileKernel>(self, kernel: K);
-    /// Runs a kernel without products, compiled for this instruction set by itself and not again where it is called.
+    /// Runs a kernel without products, compiled for this instruction set once, so that callers need not take it in.
     fn aside<K: TileKernel>(self, kernel: K);
 
     /// Multiplies one or two tiles of A with one or two of B, and calls `between` after each step: for work on vectors, and

@@ -12,6 +12,8 @@ const SELECTED: usize = 64;
 /// The most rows that go through the head of a bucket for chunks of which hardly a row is read: the last one of a prompt,
 /// of which at most its last row is, and those before. A head made for many rows would be a waste on one.
 const FEW: usize = 4;
+/// Rows from which on a bucket is one of chunks.
+const CHUNK: usize = 64;
 
 /// What the runner runs.
 pub(crate) struct Program {
@@ -48,7 +50,7 @@ impl Program {
 
 /// The buckets of an engine: 1 row, then four times as many each, and from 64 on, where what a step costs grows with its
 /// rows, twice as many, up to `max_rows`; and one of `max_sequences` rows, which a step has while all of them decode. Where
-/// that is more than a few rows, there is one of each size for few selected rows and one for many. A function of the limits
+/// that is a chunk, there is one of each size for few selected rows and one for many. A function of the limits
 /// alone, so that the same configuration runs the same kernels everywhere.
 pub(crate) fn buckets(max_rows: usize, max_sequences: usize) -> Vec<Bucket> {
     let mut rows = vec![1];
@@ -59,7 +61,8 @@ pub(crate) fn buckets(max_rows: usize, max_sequences: usize) -> Vec<Bucket> {
         rows.insert(place, max_sequences);
     }
     let of = |rows: usize| {
-        let (few, many) = (rows.min(FEW), rows.min(SELECTED.max(max_sequences)));
+        let many = rows.min(SELECTED.max(max_sequences));
+        let few = if rows < CHUNK { many } else { FEW };
         [few, many].into_iter().skip(usize::from(few == many)).map(move |selected| Bucket { rows, selected })
     };
     rows.into_iter().flat_map(of).collect()
@@ -83,9 +86,9 @@ mod tests {
         let all = |max, sequences| buckets(max, sequences).iter().map(|b| (b.rows, b.selected)).collect::<Vec<_>>();
         assert_eq!(all(1, 4), [(1, 1)]);
         assert_eq!(all(3, 4), [(1, 1), (3, 3)]);
-        let few = [(1, 1), (4, 4), (16, 4), (16, 16), (64, 4), (64, 64), (128, 4), (128, 64)];
-        assert_eq!(all(128, 4), few);
-        assert_eq!(all(600, 4)[8..], [(256, 4), (256, 64), (512, 4), (512, 64), (600, 4), (600, 64)]);
+        let chunks = [(64, 4), (64, 64), (128, 4), (128, 64)];
+        assert_eq!(all(128, 4), [&[(1, 1), (4, 4), (16, 16)], &chunks[..]].concat());
+        assert_eq!(all(600, 4)[7..], [(256, 4), (256, 64), (512, 4), (512, 64), (600, 4), (600, 64)]);
         assert_eq!(all(512, 100).last(), Some(&(512, 100)));
         let beside = |max_sequences| {
             let mut rows: Vec<usize> = buckets(64, max_sequences).iter().map(|b| b.rows).collect();

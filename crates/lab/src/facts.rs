@@ -198,7 +198,7 @@ pub(crate) fn config(rig: &Rig<'_>, engine: &Engine) -> Value {
     })
 }
 
-/// The resolved plan of the widest bucket: the one that a prefill chunk runs.
+/// The resolved plan of the widest bucket: that of the largest chunks of which many rows are read.
 fn widest(engine: &Engine) -> Result<&Resolved, LabError> {
     let by_rows = |r: &&Resolved| r.plan.bucket.rows;
     engine.resolved().iter().max_by_key(by_rows).ok_or_else(|| LabError::Judge("no plan was compiled".into()))

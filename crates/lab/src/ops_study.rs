@@ -15,7 +15,7 @@ use std::time::Instant;
 use tare_core::{Fault, Reading};
 use tare_cpu::Dispatch;
 use tare_evidence::stats::median;
-use tare_ops::{Backend, Batch, Executable, OpName, StepOutput};
+use tare_ops::{Backend, Batch, Bucket, Executable, OpName, StepOutput};
 use tare_probe::{Ceilings, Host};
 
 use crate::LabError;
@@ -141,8 +141,10 @@ impl OpsStudy<'_> {
                 if !go_on(&format!("{} {} x {}, {rows} rows", choice.op, choice.shape.n, choice.shape.k)) {
                     return Err(LabError::Interrupted);
                 }
-                // The bucket that takes so many rows says which kernel the plan has for them.
-                let chosen = engine.resolved().iter().find(|r| r.plan.bucket.rows >= rows).unwrap_or(largest);
+                // The bucket that takes so many rows, all of them selected where it can, says which kernel the plan has.
+                let most = rows.min(largest.plan.bucket.selected);
+                let takes = |b: Bucket| b.rows >= rows && b.selected >= most;
+                let chosen = engine.resolved().iter().find(|r| takes(r.plan.bucket)).unwrap_or(largest);
                 let chosen = chosen.plan.calls[choice.calls[0]].kernel.clone();
                 measured.extend(bench.measure(&of, chosen)?);
             }

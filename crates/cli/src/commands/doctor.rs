@@ -303,7 +303,14 @@ fn print_statements(how: &How) {
 fn print_plans(engine: &Engine) {
     for r in engine.resolved() {
         let b = r.plan.bucket;
-        println!("\nplan {} class {} for up to {} rows ({}...)", r.plan.name, r.plan.class, b.rows, &r.digest[..12]);
+        println!(
+            "\nplan {} class {} for up to {} rows, {} of them read ({}...)",
+            r.plan.name,
+            r.plan.class,
+            b.rows,
+            b.selected,
+            &r.digest[..12]
+        );
         for c in &r.choices {
             println!("  {:>3} x {:12} {}", c.calls.len(), c.op.to_string(), c.chosen);
             if let Some(why) = &c.fallback {

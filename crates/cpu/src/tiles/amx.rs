@@ -29,7 +29,8 @@ fn with_features<K: TileKernel>(t: Amx, kernel: K) {
 }
 
 /// Tile instructions on operands in memory. Registers 0 to 3 hold C, 4 and 5 are A, 6 and 7 are B. C lives in its registers
-/// from one block to the next: nothing that the compiler makes of this crate touches tile registers.
+/// from one block to the next: compilers put nothing of their own into tile registers, and neither this crate nor what it
+/// calls between two blocks (the memory copies of the C library) uses them.
 macro_rules! tiles {
     ($($op:expr)*, $($name:ident: $value:expr),*) => {
         asm!(

@@ -7,7 +7,7 @@ use tare_cuda::nvml::DeviceState;
 use tare_evidence::gate::{GateReport, Judgement};
 use tare_evidence::record::Memory;
 use tare_evidence::samples::RowTokens;
-use tare_model::{Model, PlanSpec, classes};
+use tare_model::{CacheKind, Model, PlanSpec, classes};
 use tare_ops::{Class, Isa};
 
 use crate::arm::protocol::{Judged, Load};
@@ -80,6 +80,11 @@ pub fn rig<'m>(
         let expected = format!("at most {limit} tokens, which the model was trained for");
         return Err(Fault::new("work", expected, context.to_string()).into());
     }
+    let plan = PlanSpec::find(arm.plan.as_deref().unwrap_or(PlanSpec::DEFAULT))?;
+    if requests.len() > 1 && plan.cache == CacheKind::Recompute {
+        let expected = format!("a plan with a cache for {} sequences together", requests.len());
+        return Err(Fault::new("plan", expected, plan.name).into());
+    }
     // A peer's own class is read out of it; the rig is that of its judge.
     let class = if arm.peer.is_some() { Class::by_name("f32")? } else { classes::choose(model, arm.class.as_deref())? };
     Ok(Rig {
@@ -87,7 +92,7 @@ pub fn rig<'m>(
         max_rows: on.max_rows(),
         on,
         cpu: CpuConfig { threads: arm.threads.unwrap_or(threads), isa: levels(arm.isa.as_deref())?, pin: true },
-        plan: PlanSpec::find(arm.plan.as_deref().unwrap_or(PlanSpec::DEFAULT))?,
+        plan,
         class,
         sequences: requests.len(),
         context,

@@ -11,7 +11,7 @@ use crate::runner::Token;
 use crate::sequences::Sequences;
 use crate::work::{ClockedRequest, mix};
 
-/// Rows of a step that are looked at, at most.
+/// Rows of a step that are looked at, at most, unless it has more sequences.
 const MOST_ROWS: usize = 8;
 /// Rows that kernels in tiles take together, at most or a multiple of it.
 const TILE_ROWS: usize = 128;
@@ -130,14 +130,16 @@ pub(crate) fn take_apart(
     ran
 }
 
-/// Rows to look at: all of a few; of more the first and the last, those at the edge of a page and of a tile, and some
-/// others, the same ones whenever a step has so many rows.
+/// Rows to look at: all of a few; of more one of each sequence, the first and the last, those at the edge of a page and of a
+/// tile, and some others, the same ones whenever a step has so many rows.
 fn looked_at(batch: &Batch, page_tokens: usize) -> Vec<usize> {
     let n = batch.rows.len();
     let edge = (1..n).rev().find(|t| (batch.rows[*t].slot as usize).is_multiple_of(page_tokens.max(1))).unwrap_or(0);
     let named = [0, n.saturating_sub(1), edge, edge.saturating_sub(1), TILE_ROWS - 1, TILE_ROWS];
     let drawn = (0..).map(|i| (mix(n as u64, i) % n.max(1) as u64) as usize);
-    let mut rows = BTreeSet::new();
+    let sequences: BTreeSet<u32> = batch.rows.iter().map(|r| r.table).collect();
+    let last_of = |table: &u32| batch.rows.iter().rposition(|r| r.table == *table);
+    let mut rows: BTreeSet<usize> = sequences.iter().filter_map(last_of).collect();
     for t in named.into_iter().filter(|t| *t < n).chain(drawn) {
         if rows.len() >= MOST_ROWS.min(n) {
             break;
@@ -173,5 +175,8 @@ mod tests {
             assert!(rows.contains(&t), "{t}: {rows:?}");
         }
         assert_eq!(rows, of(10, 300));
+        // Every one of more sequences than that has a row.
+        let together = Batch { rows: (0..16).map(|table| Row { table, ..row(40) }).collect(), ..Batch::default() };
+        assert_eq!(looked_at(&together, 32), (0..16).collect::<Vec<_>>());
     }
 }

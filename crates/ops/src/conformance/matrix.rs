@@ -52,17 +52,20 @@ const INT8: [Linear; 3] = [linear(9, 40, 5), linear(70, 18, 1), linear(2, 33, 7)
 const PLAIN_COLUMNS: [usize; 10] = [1, 15, 16, 17, 31, 33, 48, 100, 64, 576];
 
 /// Several tiles of rows and of outputs, none of them full, for kernels that work in tiles.
-const TILED: [Linear; 6] = [
+const TILED: [Linear; 8] = [
     Linear { rounding: Rounding::Bf16, ..linear(130, 70, 2) },
     Linear { rounding: Rounding::Bf16, bias: true, accumulate: true, ..linear(500, 159, 1) },
     Linear { rounding: Rounding::Bf16, bias: true, ..linear(500, 127, 1) },
     Linear { rounding: Rounding::Bf16, accumulate: true, ..linear(120, 500, 1) },
     Linear { rounding: Rounding::Bf16, ..linear(250, 120, 3) },
     Linear { rounding: Rounding::Bf16, ..linear(100, 120, 1) },
+    // More columns, outputs and rows than a kernel in tiles takes at a time, each with others.
+    Linear { rounding: Rounding::Bf16, ..linear(70, 300, 18) },
+    Linear { rounding: Rounding::Bf16, accumulate: true, ..linear(530, 40, 18) },
 ];
 
 /// Columns of those in plain formats.
-const TILED_COLUMNS: [usize; 6] = [200, 64, 33, 129, 300, 31];
+const TILED_COLUMNS: [usize; 8] = [200, 64, 33, 129, 300, 31, 1060, 576];
 
 const fn linear(rows: usize, n: usize, blocks: usize) -> Linear {
     Linear { rows, n, blocks, bias: false, accumulate: false, rounding: Rounding::F32 }
