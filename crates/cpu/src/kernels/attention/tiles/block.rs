@@ -167,7 +167,7 @@ impl<const Q: usize> Block<Q> {
         for tile in 0..self.tokens.div_ceil(ROWS) {
             let of_tile = tile * ROWS..self.tokens.min((tile + 1) * ROWS);
             if in_place {
-                self.key_tiles[tile] = pages.place(Half::Keys, first + of_tile.start);
+                self.key_tiles[tile] = pages.place::<bf16>(Half::Keys, first + of_tile.start).cast();
                 continue;
             }
             let row = self.padded * size_of::<bf16>();
