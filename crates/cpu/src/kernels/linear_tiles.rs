@@ -14,7 +14,8 @@
 //! source: blocking, roles of the operands and prefetching by our own probe
 //!
 //! The smallest piece of work is a *square*: 32 weight rows times 32 rows of x over 512 columns, two by two tiles of sums. A
-//! slice of 512 columns of 32 weight rows, unpacked to tiles, takes 32 KiB and stays in L1 while all rows of x pass by it.
+//! slice of 512 columns of 32 weight rows, unpacked to tiles, takes 32 KiB and is read again for every 32 rows of x, which
+//! pass by with a hint not to push it out of L1.
 //! Slices are the outer loop: sums of 256 weight rows lie in L2 between them, and x is read from there, slice by slice.
 //! While a slice is multiplied, the next one is unpacked between the products, a piece after each step, and the one after
 //! that is asked for from memory: tile units and vector units work at the same time, and neither waits for memory.
@@ -153,9 +154,9 @@ impl<S: Source> Share<'_, S> {
     /// That of [`LinearTilesFn`]; the squares are of the share.
     #[inline(always)]
     unsafe fn products<T: Tiles>(&self, t: T, across: &Range<usize>, down: &Range<usize>) {
-        let first = self.slice(across, 0);
+        let (first, second) = (self.slice(across, 0), self.slice(across, 1));
         let mut unpacking = Unpacking::new(self, &first, self.unpacked[0], 1);
-        let mut ahead = Ahead::new(self.weight.runs(self.slice(across, 1).n, self.slice(across, 1).steps), 1);
+        let mut ahead = Ahead::new(self.weight.runs(second.n, second.steps), 1);
         ahead.ask(t.lanes());
         // SAFETY: the slice is of the weight, and there is room for it.
         unsafe { unpacking.go_on(t) };
