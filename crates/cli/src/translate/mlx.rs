@@ -36,7 +36,10 @@ pub(crate) static TOOLS: &[Tool] = &[
             value(
                 &["-b", "--batch-size"],
                 "requests together",
-                To::One(&[("1", &[])], "tare clock runs one request; tare serve batches"),
+                To::One(
+                    &[("1", &[])],
+                    "tare clock runs one request, or as many as --sequences says; tare serve batches",
+                ),
             ),
             switch(&["--pipeline"], "spread layers over machines", To::None("one host, one backend")),
             CHUNK,

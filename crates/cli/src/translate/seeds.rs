@@ -62,7 +62,10 @@ pub(crate) static TOOLS: &[Tool] = &[
             value(
                 &["--num-seqs"],
                 "requests",
-                To::One(&[("1", &[])], "tare clock runs one request; a serving study follows (their default is 16)"),
+                To::One(
+                    &[("1", &[])],
+                    "tare clock runs one request, or as many as --sequences says; a serving study follows (their default is 16)",
+                ),
             ),
             value(&["--min-input-len"], "shortest prompt", To::Always(LEAST)),
             value(&["--max-input-len"], "longest prompt", To::Same("--prompt-tokens")),

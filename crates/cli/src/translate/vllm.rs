@@ -87,7 +87,10 @@ pub(crate) static TOOLS: &[Tool] = &[
             value(
                 &["--batch-size"],
                 "requests together",
-                To::One(&[("1", &[])], "tare clock runs one request; their default is 8: give them --batch-size 1"),
+                To::One(
+                    &[("1", &[])],
+                    "tare clock runs one request, or as many as --sequences says; their default is 8: give them --batch-size 1",
+                ),
             ),
             value(&["--n"], "answers to a prompt", To::One(&[("1", &[])], "one answer to a prompt")),
             switch(&["--use-beam-search"], "beam search", To::None("greedy or sampled")),
