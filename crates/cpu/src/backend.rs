@@ -168,6 +168,14 @@ impl CpuBackend {
         Ok(self.keep(part))
     }
 
+    /// The calls of `exe` that run together, by their indices in the plan, in order: one by one as a rule.
+    ///
+    /// # Errors
+    /// When `exe` is no executable of this backend.
+    pub fn carried(&self, exe: Executable) -> Result<Vec<Range<usize>>, Fault> {
+        Ok(self.program(exe)?.carried.iter().map(|(calls, _)| calls.clone()).collect())
+    }
+
     fn keep(&mut self, program: Program) -> Executable {
         let id = self.handle();
         self.programs.insert(id, program);

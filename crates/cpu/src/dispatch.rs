@@ -8,6 +8,7 @@ use tare_ops::{Row, RowSpace};
 use crate::coded;
 use crate::kernels::attention::{Attention, Method};
 use crate::kernels::linear;
+use crate::kernels::linear_tiles::grid::Grid;
 use crate::pool::share_of;
 use crate::program::{Stage, Task};
 
@@ -121,12 +122,19 @@ impl Dispatch {
             Task::Rope(_, call) => (KERNEL, all, fixed("heads", call.items(all), 1)),
             Task::Linear(_, call, space) => (KERNEL, of(space), fixed("weight rows", call.weight.rows, linear::GROUP)),
             Task::LinearInt(_, call, space) => (KERNEL, of(space), fixed("weight rows", call.weight.rows, coded::ROWS)),
-            Task::IntoTiles(_, call, space) => ("tiles", of(space), fixed("runs of 8 tiles", call.items(of(space)), 1)),
+            Task::IntoTiles(_, call, space) => {
+                let (what, unit) = match call.norm {
+                    Some(_) => (KERNEL, "rows of tiles"),
+                    None => ("tiles", "runs of 8 tiles"),
+                };
+                (what, of(space), fixed(unit, call.items(of(space)), 1))
+            }
             Task::LinearTiles(_, call, space) => {
-                let grid = call.grid(of(space), workers);
-                let of_worker = (0..workers).map(|w| grid.squares_of(w)).collect();
-                let unit = "squares of 32 outputs by 32 rows";
-                (KERNEL, of(space), Split::Fixed { unit, items: grid.squares(), chunk: 1, of_worker })
+                (KERNEL, of(space), squares("squares of 32 outputs by 32 rows", call.grid(of(space), workers), workers))
+            }
+            Task::GatedTiles(_, call, space) => {
+                let unit = "squares of 16 units by 32 rows";
+                (KERNEL, of(space), squares(unit, call.grid(of(space), workers), workers))
             }
             Task::KvAppend(call) => (KERNEL, all, fixed("heads", call.items(all), 1)),
             Task::Attention(_, call, _) => {
@@ -146,6 +154,12 @@ impl Dispatch {
         };
         Self { call: stage.call, kernel: kernel.to_string(), stage: what, rows, split }
     }
+}
+
+/// The squares of a grid.
+fn squares(unit: &'static str, grid: Grid, workers: usize) -> Split {
+    let of_worker = (0..workers).map(|w| grid.squares_of(w)).collect();
+    Split::Fixed { unit, items: grid.squares(), chunk: 1, of_worker }
 }
 
 /// What decides how a step's stages are shared out.

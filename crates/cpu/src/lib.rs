@@ -14,6 +14,7 @@ mod crew;
 mod dispatch;
 pub mod dots;
 pub mod epilogue;
+pub mod fuse;
 pub mod isa;
 pub mod kernels;
 pub mod kv;

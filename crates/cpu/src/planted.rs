@@ -74,7 +74,8 @@ impl Spin {
 }
 
 impl Program {
-    /// The stages of `calls` alone, in order, on the buffers of this program.
+    /// The stages of `calls` alone, in order, on the buffers of this program: of calls that run together, if the last is among
+    /// them.
     ///
     /// The workers meet before a stage when they meet there, or at a stage left out since the one before it, in the
     /// whole: whatever separates two stages there separates them here.
@@ -118,7 +119,11 @@ impl Program {
     /// Puts a spin of `dose` behind `calls`: behind each of their stages when it is a share of the time spent in it,
     /// behind the last of each call when it is a time.
     pub(crate) fn plant(&mut self, calls: &[usize], dose: Dose, workers: usize) -> Result<(), Fault> {
-        let chosen = self.chosen(calls)?;
+        let mut chosen = self.chosen(calls)?;
+        // What carries one of them stands for it.
+        for (together, _) in &self.carried {
+            chosen[together.end - 1] |= together.clone().any(|call| chosen[call]);
+        }
         let stages = std::mem::take(&mut self.stages);
         let mut rest = stages.into_iter().peekable();
         while let Some(mut stage) = rest.next() {

@@ -3,6 +3,7 @@
 mod integers;
 mod tiles;
 
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
@@ -14,13 +15,15 @@ use tare_ops::{
 
 use crate::codes::Codes;
 use crate::epilogue::{Bias, Epilogue};
+use crate::fuse::{self, Role};
 use crate::kernels::attention::{Attention, AttentionFn};
 use crate::kernels::embedding::panels::{Gather, GatherFn};
 use crate::kernels::embedding::{Embedding, EmbeddingFn};
-use crate::kernels::into_tiles::{IntoTiles, IntoTilesFn};
+use crate::kernels::into_tiles::{IntoTiles, IntoTilesFn, RowNorm};
 use crate::kernels::kv_append::KvAppend;
 use crate::kernels::linear::{Linear, LinearFn};
 use crate::kernels::linear_int::{LinearInt, LinearIntFn};
+use crate::kernels::linear_tiles::gated::{GatedTiles, GatedTilesFn};
 use crate::kernels::linear_tiles::{LinearTiles, LinearTilesFn};
 use crate::kernels::norm::{Norm, NormFn};
 use crate::kernels::quantize::{Quantize, QuantizeFn};
@@ -48,7 +51,7 @@ pub enum Task {
     Round(Round, RowSpace),
     /// Activations to integers in front of linears.
     Quantize(QuantizeFn, Quantize, RowSpace),
-    /// Activations to tiles of BF16 in front of linears.
+    /// Activations to tiles of BF16 in front of linears, with the norm that made them or without.
     IntoTiles(IntoTilesFn, IntoTiles, RowSpace),
     /// Rows of the embedding.
     Embedding(EmbeddingFn, Embedding),
@@ -64,6 +67,8 @@ pub enum Task {
     LinearInt(LinearIntFn, LinearInt, RowSpace),
     /// Matrix product in tiles.
     LinearTiles(LinearTilesFn, LinearTiles, RowSpace),
+    /// Two of them and the gated unit.
+    GatedTiles(GatedTilesFn, GatedTiles, RowSpace),
     /// Keys and values into the cache.
     KvAppend(KvAppend),
     /// Attention, and the counter from which its workers take pieces.
@@ -95,7 +100,7 @@ impl Clone for Taken {
 pub struct Stage {
     /// What.
     pub task: Task,
-    /// The call of the plan that it belongs to.
+    /// The call of the plan that it belongs to: the last one that it carries.
     pub call: usize,
     /// Whether the workers meet before it, because it touches what an earlier stage wrote or reads.
     pub barrier: bool,
@@ -116,8 +121,8 @@ pub struct Program {
     pub kernels: Vec<String>,
     /// Whether it has attention, which needs room for scores.
     pub attends: bool,
-    /// The buffer that each call of the plan writes.
-    pub(crate) written: Vec<Option<Written>>,
+    /// The calls of the plan that run together, in order, and the buffer that they leave.
+    pub(crate) carried: Vec<(Range<usize>, Option<Written>)>,
     /// What the stages' pointers point into; parts of a program work in the buffers of the whole.
     pub(crate) buffers: Vec<Arc<Vec<Memory>>>,
     /// The matrices that the stages' pointers point into.
@@ -133,6 +138,8 @@ pub(crate) struct Written {
     pub(crate) buffer: BufId,
     /// Its rows.
     pub(crate) rows: Rows,
+    /// The tiles that hold them instead, where only these are written.
+    pub(crate) tiled: Option<Tiled>,
     /// Which rows of the step those are.
     pub(crate) space: RowSpace,
 }
@@ -170,12 +177,17 @@ impl Linker<'_> {
         plan.validate()?;
         self.check_weights(plan)?;
         let mut build = Build::new(*self, plan)?;
-        for (i, call) in plan.calls.iter().enumerate() {
-            let entry = self.resolve(plan, call)?;
-            build.call(i, &call.op, entry).map_err(|e| match e {
+        let entries = plan.calls.iter().map(|call| self.resolve(plan, call)).collect::<Result<Vec<_>, _>>()?;
+        let roles = fuse::roles(plan, &entries);
+        let mut carried = Vec::with_capacity(roles.len());
+        for (i, (call, role)) in plan.calls.iter().zip(roles).enumerate() {
+            build.call(i, &call.op, (entries[i], role)).map_err(|e| match e {
                 OpError::Input(f) => f.within(format!("plan {} call {i} ({})", plan.name, call.kernel)).into(),
                 other => other,
             })?;
+            if let Some(calls) = role.calls(i) {
+                carried.push((calls, call.op.writes().map(|buffer| build.written(buffer, role))));
+            }
         }
         Ok(Program {
             check: BatchCheck::new(plan),
@@ -183,7 +195,7 @@ impl Linker<'_> {
             rope: plan.rope.clone(),
             kernels: plan.calls.iter().map(|c| c.kernel.clone()).collect(),
             attends: build.attends,
-            written: plan.calls.iter().map(|c| c.op.writes().map(|buffer| build.written(buffer))).collect(),
+            carried,
             stages: build.stages,
             buffers: vec![Arc::new(build.memory)],
             kept: Arc::new(build.kept),
@@ -304,8 +316,13 @@ impl<'a> Build<'a> {
         self.rows[id.0 as usize]
     }
 
-    fn written(&self, buffer: BufId) -> Written {
-        Written { buffer, rows: self.buffer(buffer), space: self.space(buffer) }
+    fn written(&self, buffer: BufId, role: Role) -> Written {
+        let side = match role {
+            Role::InTiles(kernel) | Role::Gated(kernel) => Some(kernel.side),
+            Role::Alone | Role::Carried => None,
+        };
+        let tiled = side.and_then(|side| self.copy(buffer, side)).map(|(copy, _)| copy);
+        Written { buffer, rows: self.buffer(buffer), tiled, space: self.space(buffer) }
     }
 
     fn space(&self, id: BufId) -> RowSpace {
@@ -333,8 +350,17 @@ impl<'a> Build<'a> {
         self.stages.push(Stage { task, call, barrier });
     }
 
-    fn call(&mut self, i: usize, op: &Op, entry: Entry) -> Result<(), OpError> {
+    fn call(&mut self, i: usize, op: &Op, (entry, role): (Entry, Role)) -> Result<(), OpError> {
         use Resource::{Buffer, Cache, Output};
+        match (role, op) {
+            (Role::Carried, _) => return Ok(()),
+            (Role::Gated(kernel), Op::SwiGlu { out, .. }) => return self.gated_tiles(i, *out, kernel),
+            (Role::InTiles(kernel), Op::RmsNorm { x, weight, eps, out }) => {
+                let norm = RowNorm { weight: self.vector(*weight)?, eps: *eps };
+                return self.norm_tiles(i, (*x, *out), norm, kernel);
+            }
+            _ => {}
+        }
         match (op, entry) {
             (Op::Embedding { table, out }, Entry::Embedding(f)) => {
                 let call = Embedding { table: self.matrix(*table)?, out: self.buffer(*out) };

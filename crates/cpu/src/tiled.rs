@@ -2,7 +2,7 @@
 
 use crate::memory::Memory;
 use crate::rows::padded;
-use crate::tiles::{ROWS, STEP, TILE_BYTES};
+use crate::tiles::{ROW_BYTES, ROWS, STEP, TILE_BYTES};
 
 /// On which side of a product a matrix stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +45,16 @@ impl Tiled {
     #[inline(always)]
     pub fn tile(&self, t: usize, step: usize) -> *mut u8 {
         self.ptr.wrapping_add((t / ROWS * self.steps + step) * TILE_BYTES)
+    }
+
+    /// Element `column` of row `t`.
+    pub fn element(&self, t: usize, column: usize) -> *mut u16 {
+        let (i, k) = (t % ROWS, column % STEP);
+        let at = match self.side {
+            Side::Left => i * ROW_BYTES + 2 * k,
+            Side::Right => k / 2 * ROW_BYTES + 4 * i + 2 * (k % 2),
+        };
+        self.tile(t, column / STEP).wrapping_add(at).cast()
     }
 
     /// Bytes from a row of tiles to the next.

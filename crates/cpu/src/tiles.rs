@@ -146,6 +146,11 @@ pub trait Tiles: Copy + Send + Sync + 'static {
     /// # Safety
     /// 64 bytes may be written at `to`.
     unsafe fn store_row(self, to: *mut u8, first: <Self::L as Lanes>::V, second: <Self::L as Lanes>::V);
+    /// Rounds 16 numbers to BF16, to nearest even: half a row of A.
+    ///
+    /// # Safety
+    /// 32 bytes may be written at `to`.
+    unsafe fn store_half_row(self, to: *mut u8, v: <Self::L as Lanes>::V);
 }
 
 #[cfg(test)]

@@ -198,20 +198,13 @@ impl Finder<'_> {
     /// Whether somebody from `at` on reads what `buffer` holds before another writes it, and all who do are products in
     /// tiles.
     fn only_tiles_read(&self, at: usize, buffer: BufId) -> bool {
-        let mut read = false;
-        for call in &self.plan.calls[at..] {
-            if reads(&call.op).contains(&Some(buffer)) {
-                let tiles = matches!(call.op, Op::Linear { .. }) && Method::of(&call.kernel).is_tiles();
-                if !tiles || call.op.writes() == Some(buffer) {
-                    return false;
-                }
-                read = true;
-            }
-            if call.op.writes() == Some(buffer) {
-                break;
-            }
-        }
-        read
+        let mut readers = self.plan.readers(at, buffer).peekable();
+        let in_tiles = |i: usize| {
+            let call = &self.plan.calls[i];
+            let product = matches!(call.op, Op::Linear { .. }) && Method::of(&call.kernel).is_tiles();
+            product && call.op.writes() != Some(buffer)
+        };
+        readers.peek().is_some() && readers.all(in_tiles)
     }
 
     fn product(&self, at: usize) -> Option<Product> {
@@ -262,30 +255,7 @@ impl Finder<'_> {
 
     /// Whether a call from `at` on reads what `buffer` holds before another writes it.
     fn read_from(&self, at: usize, buffer: BufId) -> bool {
-        for call in &self.plan.calls[at..] {
-            if reads(&call.op).contains(&Some(buffer)) {
-                return true;
-            }
-            if call.op.writes() == Some(buffer) {
-                return false;
-            }
-        }
-        false
-    }
-}
-
-/// Buffers that a call reads.
-fn reads(op: &Op) -> [Option<BufId>; 2] {
-    match op {
-        Op::Embedding { .. } => [None, None],
-        Op::RmsNorm { x, .. } | Op::HeadNorm { x, .. } | Op::Rope { x, .. } | Op::SelectRows { x, .. } => {
-            [Some(*x), None]
-        }
-        Op::Linear { x, accumulate, out, .. } => [Some(*x), accumulate.then_some(*out)],
-        Op::KvAppend { k, v, .. } => [Some(*k), Some(*v)],
-        Op::Attention { q, .. } => [Some(*q), None],
-        Op::SwiGlu { gate, up, .. } => [Some(*gate), Some(*up)],
-        Op::Sample { logits } => [Some(*logits), None],
+        self.plan.readers(at, buffer).next().is_some()
     }
 }
 

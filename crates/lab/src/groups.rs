@@ -4,7 +4,9 @@
 //! not, is divided by the same rule, and a call that no rule takes is an error, never a silent "other".
 
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::fmt;
+use std::ops::Range;
 use std::str::FromStr;
 use tare_core::Fault;
 use tare_ops::{BufId, ForwardPlan, Op, RowSpace};
@@ -32,6 +34,9 @@ pub enum Group {
     GateUp,
     /// The gated unit.
     Activation,
+    /// The two projections and the unit, where they run together.
+    #[serde(rename = "gate+up+activation")]
+    GatedUnit,
     /// The projection behind it.
     Down,
     /// The vocabulary.
@@ -42,7 +47,7 @@ pub enum Group {
 
 impl Group {
     /// Every group, in the order in which a step meets them.
-    pub const ALL: [Group; 12] = [
+    pub const ALL: [Group; 13] = [
         Group::Embedding,
         Group::Norm,
         Group::Qkv,
@@ -52,6 +57,7 @@ impl Group {
         Group::O,
         Group::GateUp,
         Group::Activation,
+        Group::GatedUnit,
         Group::Down,
         Group::Head,
         Group::Sampling,
@@ -69,6 +75,7 @@ impl Group {
             Group::O => "o",
             Group::GateUp => "gate+up",
             Group::Activation => "activation",
+            Group::GatedUnit => "gate+up+activation",
             Group::Down => "down",
             Group::Head => "head",
             Group::Sampling => "sampling",
@@ -77,7 +84,7 @@ impl Group {
 
     /// Whether it multiplies rows with a matrix.
     pub const fn is_projection(self) -> bool {
-        matches!(self, Group::Qkv | Group::O | Group::GateUp | Group::Down | Group::Head)
+        matches!(self, Group::Qkv | Group::O | Group::GateUp | Group::GatedUnit | Group::Down | Group::Head)
     }
 }
 
@@ -102,8 +109,25 @@ impl FromStr for Group {
 /// # Errors
 /// When a call belongs to no group.
 pub fn groups(plan: &ForwardPlan) -> Result<Vec<(Group, Vec<usize>)>, Fault> {
+    groups_as_run(plan, &[])
+}
+
+/// The groups of `plan` as they run: calls of several groups that run together are one group. `carried` has the calls that do.
+///
+/// # Errors
+/// As [`groups`], or when calls run together that no group names together.
+pub fn groups_as_run(plan: &ForwardPlan, carried: &[Range<usize>]) -> Result<Vec<(Group, Vec<usize>)>, Fault> {
     let uses = Uses::of(plan);
-    let of: Vec<Group> = (0..plan.calls.len()).map(|i| uses.group(plan, i)).collect::<Result<_, _>>()?;
+    let mut of: Vec<Group> = (0..plan.calls.len()).map(|i| uses.group(plan, i)).collect::<Result<_, _>>()?;
+    for together in carried.iter().filter(|calls| calls.len() > 1) {
+        let theirs: BTreeSet<Group> = of[together.clone()].iter().copied().collect();
+        if theirs.len() > 1 {
+            let names: Vec<&str> = theirs.iter().map(|g| g.name()).collect();
+            let group =
+                names.join("+").parse().map_err(|f: Fault| f.within(format!("calls {together:?} of a stage")))?;
+            of[together.clone()].fill(group);
+        }
+    }
     let calls = |g: Group| of.iter().enumerate().filter(move |(_, of)| **of == g).map(|(i, _)| i).collect();
     Ok(Group::ALL.into_iter().map(|g| (g, calls(g))).filter(|(_, calls): &(_, Vec<usize>)| !calls.is_empty()).collect())
 }
@@ -113,7 +137,14 @@ pub fn groups(plan: &ForwardPlan) -> Result<Vec<(Group, Vec<usize>)>, Fault> {
 /// # Errors
 /// As [`groups`].
 pub fn calls_of(plan: &ForwardPlan, group: Group) -> Result<Vec<usize>, Fault> {
-    Ok(groups(plan)?.into_iter().find(|(g, _)| *g == group).map(|(_, calls)| calls).unwrap_or_default())
+    let members: &[Group] = match group {
+        Group::GatedUnit => &[Group::GateUp, Group::Activation],
+        _ => &[group],
+    };
+    let mut calls: Vec<usize> =
+        groups(plan)?.into_iter().filter(|(g, _)| members.contains(g)).flat_map(|(_, calls)| calls).collect();
+    calls.sort_unstable();
+    Ok(calls)
 }
 
 /// What buffers are used for: which projection a linear is follows from it.

@@ -26,7 +26,7 @@ use tare_probe::{Ceilings, Host};
 
 use crate::LabError;
 use crate::floor::call_costs;
-use crate::groups::{Group, groups};
+use crate::groups::{Group, groups_as_run};
 use crate::held::Held;
 use crate::rig::Rig;
 use crate::specimen::{Phase, Specimen};
@@ -104,7 +104,8 @@ impl Replaying<'_> {
         }
         ask(Doing::Parting)?;
         let streamed: Cost = call_costs(&specimen.plan, specimen.rows()).into_iter().sum();
-        let groups = groups(&specimen.plan)?;
+        let carried = specimen.tap().with(|cpu| cpu.carried(specimen.exe))?;
+        let groups = groups_as_run(&specimen.plan, &carried)?;
         let streaming = (streamed.bytes, groups.len() + MEMBERS.len());
         let copies = Copies::of(self.warmth, specimen.weight_bytes(), streaming, self.host)?;
         let mut parted = Parted::new(specimen, groups, self.rig, copies.count)?;

@@ -243,6 +243,22 @@ impl Op {
         }
     }
 
+    /// The buffers that the call reads.
+    pub const fn reads(&self) -> [Option<BufId>; 2] {
+        match self {
+            Op::Embedding { .. } => [None, None],
+            Op::RmsNorm { x, .. } | Op::HeadNorm { x, .. } | Op::Rope { x, .. } | Op::SelectRows { x, .. } => {
+                [Some(*x), None]
+            }
+            Op::Linear { x, accumulate: true, out, .. } => [Some(*x), Some(*out)],
+            Op::Linear { x, .. } => [Some(*x), None],
+            Op::KvAppend { k, v, .. } => [Some(*k), Some(*v)],
+            Op::Attention { q, .. } => [Some(*q), None],
+            Op::SwiGlu { gate, up, .. } => [Some(*gate), Some(*up)],
+            Op::Sample { logits } => [Some(*logits), None],
+        }
+    }
+
     /// An input that the call would overwrite while it still reads it. [`Op::SwiGlu`] may write over its gate.
     pub(crate) fn overwritten_input(&self) -> Option<BufId> {
         let (input, out) = match self {

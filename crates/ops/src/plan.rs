@@ -160,6 +160,15 @@ impl ForwardPlan {
         self.weights.iter().find(|w| w.id == id)
     }
 
+    /// The calls from `at` on, by their indices, that read what `buffer` holds before another call writes it.
+    pub fn readers(&self, at: usize, buffer: BufId) -> impl Iterator<Item = usize> + '_ {
+        let rest = self.calls.iter().enumerate().skip(at);
+        let mut written = false;
+        rest.take_while(move |(_, call)| !std::mem::replace(&mut written, call.op.writes() == Some(buffer)))
+            .filter(move |(_, call)| call.op.reads().contains(&Some(buffer)))
+            .map(|(i, _)| i)
+    }
+
     /// Checks every call against the buffers and weights it names: widths, row spaces, layers.
     ///
     /// # Errors

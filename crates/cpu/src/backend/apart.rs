@@ -1,5 +1,6 @@
 //! A step call by call: each as a part of its executable, and what it leaves.
 
+use half::bf16;
 use tare_ops::{Batch, Executable, Launched, Left, OpError, StepOutput};
 
 use super::CpuBackend;
@@ -16,20 +17,20 @@ impl CpuBackend {
         launched: &mut Vec<Launched>,
     ) -> Result<(), OpError> {
         self.prepare(exe, batch)?;
-        let written = self.program(exe)?.written.clone();
+        let carried = self.program(exe)?.carried.clone();
         // SAFETY: the batch has been checked against the executable that owns the buffers, and no worker runs.
-        written.iter().flatten().for_each(|w| unsafe { w.spoil(batch, rows) });
+        carried.iter().filter_map(|(_, w)| w.as_ref()).for_each(|w| unsafe { w.spoil(batch, rows) });
         // Every part is told which tokens the step before gave.
         let previous = self.step.previous.clone();
-        for (call, written) in written.iter().enumerate() {
-            let part = self.part(exe, &[call])?;
+        for (calls, written) in carried {
+            let part = self.part(exe, &calls.clone().collect::<Vec<_>>())?;
             self.step.previous.clone_from(&previous);
             let ran = self.run_step(part, batch, out, false);
             self.programs.remove(&part.0);
             ran?;
             // SAFETY: as above.
             let left = written.map(|w| unsafe { w.read(batch, rows) });
-            launched.push(Launched { calls: call..call + 1, left: left.into_iter().collect() });
+            launched.push(Launched { calls, left: left.into_iter().collect() });
         }
         Ok(())
     }
@@ -43,7 +44,12 @@ impl Written {
     unsafe fn spoil(&self, batch: &Batch, rows: &[usize]) {
         for t in batch.places(self.space, rows) {
             // SAFETY: the caller's promise: the buffer has the row, and nobody else uses it.
-            unsafe { std::slice::from_raw_parts_mut(self.rows.row(t), self.rows.width) }.fill(f32::NAN);
+            unsafe {
+                match &self.tiled {
+                    Some(tiled) => (0..self.rows.width).for_each(|k| tiled.element(t, k).write(bf16::NAN.to_bits())),
+                    None => std::slice::from_raw_parts_mut(self.rows.row(t), self.rows.width).fill(f32::NAN),
+                }
+            }
         }
     }
 
@@ -55,8 +61,14 @@ impl Written {
         let mut values = Vec::new();
         for t in batch.places(self.space, rows) {
             // SAFETY: as in `spoil`.
-            values.extend_from_slice(unsafe { std::slice::from_raw_parts(self.rows.row(t), self.rows.width) });
+            unsafe {
+                match &self.tiled {
+                    Some(tiled) => values
+                        .extend((0..self.rows.width).map(|k| bf16::from_bits(tiled.element(t, k).read()).to_f32())),
+                    None => values.extend_from_slice(std::slice::from_raw_parts(self.rows.row(t), self.rows.width)),
+                }
+            }
         }
-        Left { buffer: self.buffer, bf16: false, values }
+        Left { buffer: self.buffer, bf16: self.tiled.is_some(), values }
     }
 }

@@ -18,12 +18,15 @@
 //! pass by with a hint not to push it out of L1.
 //! Slices are the outer loop: sums of 256 weight rows lie in L2 between them, and x is read from there, slice by slice.
 //! While a slice is multiplied, the next one is unpacked between the products, a piece after each step, and the one after
-//! that is asked for from memory: tile units and vector units work at the same time, and neither waits for memory.
+//! that is asked for from memory; of the last columns, the sums of a square are stored while the next one is multiplied. So tile
+//! units and vector units work at the same time, and neither waits for memory.
 //!
 //! Which side weights stand on follows from how they lie. A panel has a column of 16 rows side by side, which is a row of B;
 //! so x is A. BF16 weights lie row by row, which is A; so x is B, turned once for all linears that read it, and the sums
 //! are turned when they are stored: 16 x 16 sums for all of k, where turning weights would cost as much for each 32 columns.
 
+pub mod ends;
+pub mod gated;
 pub mod grid;
 mod rows;
 mod source;
@@ -32,16 +35,16 @@ mod unpack;
 use std::ops::Range;
 
 use crate::epilogue::Epilogue;
-use crate::lanes::{LANES, Lanes};
 use crate::matrix::Matrix;
 use crate::panels::Panels;
 use crate::pool::Region;
 use crate::tiled::{Side, Tiled};
 use crate::tiles::{Operand, Product, ROWS, Sums, TILE_BYTES, TileKernel, Tiles};
+use ends::{Done, End, PIECES};
 use grid::{Grid, SQUARE};
 pub use rows::Bf16Rows;
 use source::Ahead;
-pub use source::Source;
+pub use source::{Source, Stored};
 pub use unpack::InPanels;
 
 /// Steps of 32 columns of a slice: a multiple of every block.
@@ -93,27 +96,43 @@ impl LinearTiles {
 pub type LinearTilesFn = unsafe fn(&LinearTiles, usize, Region, *mut f32);
 
 /// The kernel on tiles `T` of weights from `S`.
-pub fn kernel<T: Tiles, S: Source>() -> LinearTilesFn {
+pub fn kernel<T: Tiles, S: Stored>() -> LinearTilesFn {
     run::<T, S>
 }
 
 /// # Safety
 /// That of [`LinearTilesFn`].
-unsafe fn run<T: Tiles, S: Source>(call: &LinearTiles, rows: usize, region: Region, scratch: *mut f32) {
+unsafe fn run<T: Tiles, S: Stored>(call: &LinearTiles, rows: usize, region: Region, scratch: *mut f32) {
     // The registry offers a kernel only where `prove` succeeds, and compiling a plan gives the weight in the kernel's layout.
     let (Some(t), Some(weight)) = (T::prove(), S::of(&call.weight)) else { return };
-    let (across, down) = call.grid(rows, region.workers).share(region.worker);
+    // SAFETY: the caller's promise.
+    unsafe { multiply(t, (call.x, weight, &call.end), call.grid(rows, region.workers), (rows, region), scratch) };
+}
+
+/// Multiplies x with a weight, one worker's share, and lets the products end.
+///
+/// # Safety
+/// That of [`LinearTilesFn`].
+unsafe fn multiply<T: Tiles, S: Source, E: End>(
+    t: T,
+    (x, weight, end): (Tiled, S, &E),
+    grid: Grid,
+    (rows, region): (usize, Region),
+    scratch: *mut f32,
+) {
+    let (across, down) = grid.share(region.worker);
     if !across.is_empty() && !down.is_empty() {
         let first = scratch.cast::<u8>();
         let (unpacked, sums) = ([first, first.wrapping_add(UNPACKED)], scratch.wrapping_byte_add(2 * UNPACKED));
-        t.compiled(Share { call, weight, rows, across, down, unpacked, sums });
+        t.compiled(Share { x, weight, end, rows, across, down, unpacked, sums });
     }
 }
 
 /// Weight rows and rows of x, counted in squares.
-struct Share<'a, S> {
-    call: &'a LinearTiles,
+struct Share<'a, S, E> {
+    x: Tiled,
     weight: S,
+    end: &'a E,
     rows: usize,
     across: Range<usize>,
     down: Range<usize>,
@@ -123,7 +142,7 @@ struct Share<'a, S> {
     sums: *mut f32,
 }
 
-impl<S: Source> TileKernel for Share<'_, S> {
+impl<S: Source, E: End> TileKernel for Share<'_, S, E> {
     #[inline(always)]
     fn run<T: Tiles>(self, t: T) {
         for first in self.down.clone().step_by(DOWN) {
@@ -131,10 +150,7 @@ impl<S: Source> TileKernel for Share<'_, S> {
             for first in self.across.clone().step_by(ACROSS) {
                 let across = first..(first + ACROSS).min(self.across.end);
                 // SAFETY: the contract of `LinearTilesFn`.
-                unsafe {
-                    self.products(t, &across, &down);
-                    self.finish(t, across, down.clone());
-                }
+                unsafe { self.products(t, &across, &down) };
             }
         }
     }
@@ -147,8 +163,8 @@ struct Slice {
     steps: Range<usize>,
 }
 
-impl<S: Source> Share<'_, S> {
-    /// Computes the sums of squares of the share, slice by slice.
+impl<S: Source, E: End> Share<'_, S, E> {
+    /// Computes the sums of squares of the share, slice by slice, and stores them.
     ///
     /// # Safety
     /// That of [`LinearTilesFn`]; the squares are of the share.
@@ -160,29 +176,43 @@ impl<S: Source> Share<'_, S> {
         ahead.ask(t.lanes());
         // SAFETY: the slice is of the weight, and there is room for it.
         unsafe { unpacking.go_on(t) };
-        let slices = across.len() * self.call.x.steps.div_ceil(SLICE);
+        let slices = across.len() * self.x.steps.div_ceil(SLICE);
+        let mut storing = Storing { end: self.end, square: None, stored: PIECES };
         for i in 0..slices {
             let (here, next, after) = (self.slice(across, i), self.slice(across, i + 1), self.slice(across, i + 2));
             let turns = down.len() * here.steps.len();
             let mut unpacking = Unpacking::new(self, &next, self.unpacked[(i + 1) % 2], turns);
             let mut ahead = Ahead::new(self.weight.runs(after.n, after.steps), turns);
             for (j, square) in down.clone().enumerate() {
-                let c = self.sums(j, i % across.len());
+                let (row, c) = (square * SQUARE, self.sums(j, i % across.len()));
+                let each = PIECES.div_ceil(here.steps.len());
                 let between = || {
                     ahead.ask(t.lanes());
-                    // SAFETY: as above; the products read the other one.
-                    unsafe { unpacking.go_on(t) };
+                    // SAFETY: as above; the products read the other slice and add to other sums.
+                    unsafe {
+                        unpacking.go_on(t);
+                        storing.go_on(t, each);
+                    }
                 };
-                // SAFETY: the slice is unpacked, x has these rows of tiles, the sums are this worker's.
-                unsafe { self.square(t, &here, square * SQUARE, self.unpacked[i % 2], c, between) };
+                // SAFETY: the slice is unpacked, x has these rows of tiles, the sums are this worker's; those of the square
+                // before are whole.
+                unsafe {
+                    self.square(t, &here, row, self.unpacked[i % 2], c, between);
+                    storing.go_on(t, PIECES);
+                }
+                if here.steps.end == self.x.steps {
+                    storing.begin(Done { side: S::SIDE, sums: c, n: here.n, rows: row..self.rows.min(row + SQUARE) });
+                }
             }
         }
+        // SAFETY: the last square.
+        unsafe { storing.go_on(t, PIECES) };
     }
 
     /// Slice `i` of those that these squares go through: the weight rows of all squares, then the next columns.
     #[inline(always)]
     fn slice(&self, across: &Range<usize>, i: usize) -> Slice {
-        let (from, end) = (i / across.len() * SLICE, self.call.x.steps);
+        let (from, end) = (i / across.len() * SLICE, self.x.steps);
         Slice { n: (across.start + i % across.len()) * SQUARE, steps: from.min(end)..(from + SLICE).min(end) }
     }
 
@@ -201,7 +231,7 @@ impl<S: Source> Share<'_, S> {
         between: impl FnMut(),
     ) {
         let Slice { n, steps } = slice;
-        let x = Operand::packed(self.call.x.tile(row, steps.start), self.call.x.row_bytes()).passing();
+        let x = Operand::packed(self.x.tile(row, steps.start), self.x.row_bytes()).passing();
         let weights = Operand::packed(unpacked, UNPACKED / 2);
         let (a, b, tiles) = match S::SIDE {
             Side::Left => (weights, x, (self.weights(*n), self.tokens(row))),
@@ -210,50 +240,6 @@ impl<S: Source> Share<'_, S> {
         let p = Product { a, b, c: Sums::packed(c), tiles, steps: steps.len(), add: steps.start > 0 };
         // SAFETY: the caller's promise.
         unsafe { t.multiply(&p, between) };
-    }
-
-    /// Stores the sums of these squares as outputs.
-    ///
-    /// # Safety
-    /// That of [`LinearTilesFn`]; the squares are of the share, and their sums are whole.
-    #[inline(always)]
-    unsafe fn finish<T: Tiles>(&self, t: T, across: Range<usize>, down: Range<usize>) {
-        let l = t.lanes();
-        for (i, row) in down.enumerate().map(|(i, square)| (i, square * SQUARE)) {
-            for (j, n) in across.clone().enumerate().map(|(j, square)| (j, square * SQUARE)) {
-                let c = self.sums(i, j);
-                for (down, right) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
-                    let tile = c.wrapping_byte_add((2 * down + right) * TILE_BYTES);
-                    let (n, row) = match S::SIDE {
-                        Side::Left => (n + down * ROWS, row + right * ROWS),
-                        Side::Right => (n + right * ROWS, row + down * ROWS),
-                    };
-                    if n >= self.call.end.out.width || row >= self.rows {
-                        continue;
-                    }
-                    let rows = row..self.rows.min(row + ROWS);
-                    // SAFETY: a tile has 16 rows of 16 sums; row and n are of the outputs.
-                    unsafe {
-                        match S::SIDE {
-                            Side::Right => {
-                                for (i, row) in rows.enumerate() {
-                                    self.call.end.store(l, row, n, l.load(tile.add(i * LANES)));
-                                }
-                            }
-                            Side::Left => {
-                                let mut sums = [l.splat(0.0); LANES];
-                                for (i, sums) in sums.iter_mut().enumerate() {
-                                    *sums = l.load(tile.add(i * LANES));
-                                }
-                                for (row, sums) in rows.zip(&l.transposed(&sums)) {
-                                    self.call.end.store(l, row, n, *sums);
-                                }
-                            }
-                        }
-                    }
-                }
-            }
-        }
     }
 
     /// The sums of square [i, j].
@@ -265,13 +251,58 @@ impl<S: Source> Share<'_, S> {
     /// Tiles of weight rows of the square that begins at row `n` of the weight.
     #[inline(always)]
     fn weights(&self, n: usize) -> usize {
-        if self.call.end.out.width - n > ROWS { 2 } else { 1 }
+        if self.end.weight_rows() - n > ROWS { 2 } else { 1 }
     }
 
     /// Tiles of rows of x of the square that begins at row `row` of the step.
     #[inline(always)]
     fn tokens(&self, row: usize) -> usize {
         if self.rows - row > ROWS { 2 } else { 1 }
+    }
+}
+
+/// A square whose sums are whole, on their way to where they end.
+struct Storing<'a, E> {
+    end: &'a E,
+    square: Option<Done>,
+    /// Pieces that are stored.
+    stored: usize,
+}
+
+impl<E: End> Storing<'_, E> {
+    fn begin(&mut self, square: Done) {
+        (self.square, self.stored) = (Some(square), 0);
+    }
+
+    /// Stores up to `pieces` more.
+    ///
+    /// # Safety
+    /// That of [`End::store`].
+    #[inline(always)]
+    unsafe fn go_on<T: Tiles>(&mut self, t: T, pieces: usize) {
+        let Some(square) = &self.square else { return };
+        let last = PIECES.min(self.stored + pieces);
+        if self.stored < last {
+            t.aside(Pieces { end: self.end, square, pieces: self.stored..last });
+            self.stored = last;
+        }
+    }
+}
+
+/// Pieces to be stored: the arguments of [`End::store`], which are as it asks.
+struct Pieces<'a, E> {
+    end: &'a E,
+    square: &'a Done,
+    pieces: Range<usize>,
+}
+
+impl<E: End> TileKernel for Pieces<'_, E> {
+    #[inline(always)]
+    fn run<T: Tiles>(self, t: T) {
+        for piece in self.pieces {
+            // SAFETY: `Storing::go_on` makes them, whose caller has promised it.
+            unsafe { self.end.store(t, self.square, piece) };
+        }
     }
 }
 
@@ -290,7 +321,7 @@ struct Unpacking<'a, S> {
 
 impl<'a, S: Source> Unpacking<'a, S> {
     #[inline(always)]
-    fn new(share: &'a Share<S>, slice: &Slice, to: *mut u8, turns: usize) -> Self {
+    fn new<E: End>(share: &'a Share<S, E>, slice: &Slice, to: *mut u8, turns: usize) -> Self {
         let halves = 2 * share.weights(slice.n) * slice.steps.len();
         Self { weight: &share.weight, slice: slice.clone(), to, done: 0, halves, due: 0, turns }
     }

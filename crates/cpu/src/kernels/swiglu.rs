@@ -8,7 +8,7 @@
 //! cost: 5 flops an element by convention (about 20 instructions a vector)
 //! tolerance: bit-identical to the reference
 //! wins: everywhere
-//! loses: a pass over cache that a fused gate-up linear would not need
+//! loses: a pass over cache, which many rows in tiles save: see [`gated`](super::linear_tiles::gated)
 //! fallback: the same code on an array (`portable`)
 //! evidence: none yet
 //! source: Shazeer, arXiv 2002.05202
@@ -59,6 +59,13 @@ unsafe fn run<L: Lanes>(call: &SwiGlu, rows: usize, region: Region) {
     l.vectorize(Share { call, vectors: call.vectors(), share: region.share(call.items(rows), 1) });
 }
 
+/// Sixteen outputs.
+#[inline(always)]
+pub fn gated<L: Lanes>(l: L, gate: L::V, up: L::V) -> L::V {
+    let e = exp(l, l.sub(l.splat(-0.0), gate));
+    l.mul(l.div(gate, l.add(l.splat(1.0), e)), up)
+}
+
 struct Share<'a> {
     call: &'a SwiGlu,
     vectors: usize,
@@ -71,14 +78,11 @@ impl Kernel for Share<'_> {
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
         let SwiGlu { gate, up, out } = *self.call;
-        let one = l.splat(1.0);
         for i in self.share {
             let (t, at) = (i / self.vectors, i % self.vectors * LANES);
             // SAFETY: rows are padded to whole vectors; columns past the width are read, never written.
             unsafe {
-                let g = l.load(gate.row(t).add(at));
-                let e = exp(l, l.sub(l.splat(-0.0), g));
-                let v = l.mul(l.div(g, l.add(one, e)), l.load(up.row(t).add(at)));
+                let v = gated(l, l.load(gate.row(t).add(at)), l.load(up.row(t).add(at)));
                 let to = out.row(t).add(at);
                 let left = out.width - at;
                 if left >= LANES { l.store(to, v) } else { l.store_part(to, left, v) }

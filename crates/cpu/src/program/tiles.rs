@@ -1,13 +1,15 @@
-//! Linears in tiles: their weights, and the conversion in front of them.
+//! Linears in tiles: their weights, and what makes tiles for them.
 
+use tare_core::Fault;
 use tare_ops::{BufId, Op, OpError, WeightId};
 
 use super::{Build, Task, step_memory};
-use crate::kernels::into_tiles::IntoTiles;
+use crate::kernels::into_tiles::{IntoTiles, RowNorm};
+use crate::kernels::linear_tiles::gated::{GatedTiles, Units};
 use crate::kernels::linear_tiles::{LinearTiles, Weights};
 use crate::order::Resource;
 use crate::registry::InTiles;
-use crate::tiled::Tiled;
+use crate::tiled::{Side, Tiled};
 
 impl Build<'_> {
     /// The linear `op`, which multiplies x with a weight.
@@ -19,34 +21,87 @@ impl Build<'_> {
         kernel: InTiles,
     ) -> Result<(), OpError> {
         let tiled = self.tiled(i, x, kernel)?;
-        let weight =
-            if kernel.panels { Weights::Panels(self.panels(weight)?) } else { Weights::File(self.matrix(weight)?) };
+        let weight = self.weights(weight, kernel)?;
         let call = LinearTiles { x: tiled, weight, end: self.epilogue(op)? };
         let task = Task::LinearTiles(kernel.product, call, self.space(x));
         self.push(i, task, &[Resource::Tiled(x, kernel.side)], &[Resource::Buffer(*op.output())]);
         Ok(())
     }
 
+    /// The gated unit `i` of the linears `i - 2` and `i - 1`, for linears of the same side.
+    pub(super) fn gated_tiles(&mut self, i: usize, out: BufId, kernel: InTiles) -> Result<(), OpError> {
+        let plan = self.plan;
+        let (Op::Linear { x, weight: gate, .. }, Op::Linear { weight: up, .. }) =
+            (&plan.calls[i - 2].op, &plan.calls[i - 1].op)
+        else {
+            return Ok(());
+        };
+        let tiled = self.tiled(i, *x, kernel)?;
+        let (gate, up) = (self.weights(*gate, kernel)?, self.weights(*up, kernel)?);
+        let end = Units { out: self.room(out, kernel.side)?, width: self.buffer(out).width };
+        let task = Task::GatedTiles(kernel.gated, GatedTiles { x: tiled, gate, up, end }, self.space(out));
+        self.push(
+            i,
+            task,
+            &[Resource::Tiled(*x, kernel.side)],
+            &[Resource::Buffer(out), Resource::Tiled(out, kernel.side)],
+        );
+        self.left_in_tiles(out, kernel.side);
+        Ok(())
+    }
+
+    /// The norm `i` of x, for linears that read `out` in tiles.
+    pub(super) fn norm_tiles(
+        &mut self,
+        i: usize,
+        (x, out): (BufId, BufId),
+        norm: RowNorm,
+        kernel: InTiles,
+    ) -> Result<(), OpError> {
+        let call = IntoTiles { x: self.buffer(x), norm: Some(norm), out: self.room(out, kernel.side)? };
+        let task = Task::IntoTiles(kernel.into_tiles, call, self.space(out));
+        self.push(i, task, &[Resource::Buffer(x)], &[Resource::Buffer(out), Resource::Tiled(out, kernel.side)]);
+        self.left_in_tiles(out, kernel.side);
+        Ok(())
+    }
+
+    fn weights(&mut self, id: WeightId, kernel: InTiles) -> Result<Weights, Fault> {
+        Ok(if kernel.panels { Weights::Panels(self.panels(id)?) } else { Weights::File(self.matrix(id)?) })
+    }
+
     /// The copy of a buffer in tiles for a side, made by a stage unless it is there already.
     fn tiled(&mut self, i: usize, x: BufId, kernel: InTiles) -> Result<Tiled, OpError> {
-        let (at, side) = (x.0 as usize, kernel.side);
-        let known = self.tiled[at].iter().position(|(copy, _)| copy.side == side);
-        let place = match known {
-            Some(place) => place,
-            None => {
-                let (rows, width) = (self.most(self.space(x)), self.buffer(x).width);
-                let memory = step_memory(Tiled::bytes(rows, width))?;
-                self.tiled[at].push((Tiled::new(&memory, width, side), false));
-                self.memory.push(memory);
-                self.tiled[at].len() - 1
-            }
-        };
-        let (out, fresh) = self.tiled[at][place];
-        if !fresh {
-            let task = Task::IntoTiles(kernel.into_tiles, IntoTiles { x: self.buffer(x), out }, self.space(x));
+        let (out, side) = (self.room(x, kernel.side)?, kernel.side);
+        if !self.copy(x, side).is_some_and(|(_, fresh)| fresh) {
+            let call = IntoTiles { x: self.buffer(x), norm: None, out };
+            let task = Task::IntoTiles(kernel.into_tiles, call, self.space(x));
             self.push(i, task, &[Resource::Buffer(x)], &[Resource::Tiled(x, side)]);
-            self.tiled[at][place].1 = true;
+            self.left_in_tiles(x, side);
         }
         Ok(out)
+    }
+
+    /// Room for a buffer in tiles for a side.
+    fn room(&mut self, x: BufId, side: Side) -> Result<Tiled, OpError> {
+        if let Some((there, _)) = self.copy(x, side) {
+            return Ok(there);
+        }
+        let (rows, width) = (self.most(self.space(x)), self.buffer(x).width);
+        let memory = step_memory(Tiled::bytes(rows, width))?;
+        let room = Tiled::new(&memory, width, side);
+        self.tiled[x.0 as usize].push((room, false));
+        self.memory.push(memory);
+        Ok(room)
+    }
+
+    /// The copy of a buffer for a side, and whether it is that of the buffer's present content.
+    pub(super) fn copy(&self, x: BufId, side: Side) -> Option<(Tiled, bool)> {
+        self.tiled[x.0 as usize].iter().copied().find(|(copy, _)| copy.side == side)
+    }
+
+    /// Notes that it is that of the present content.
+    fn left_in_tiles(&mut self, x: BufId, side: Side) {
+        let copies = self.tiled[x.0 as usize].iter_mut();
+        copies.filter(|(copy, _)| copy.side == side).for_each(|(_, fresh)| *fresh = true);
     }
 }

@@ -8,7 +8,8 @@ use tare_ops::{Fit, Isa, IsaSet, OpName, OpShape, Order, Rounding, Slack, Varian
 use super::{Entry, Registry};
 use crate::coded::{Coded, Visit, visit};
 use crate::kernels::into_tiles::{self, IntoTilesFn};
-use crate::kernels::linear_tiles::{self, Bf16Rows, InPanels, LinearTilesFn, Source};
+use crate::kernels::linear_tiles::gated::{self, GatedTilesFn};
+use crate::kernels::linear_tiles::{self, Bf16Rows, InPanels, LinearTilesFn, Stored};
 use crate::lanes::array::Array;
 use crate::tiled::Side;
 use crate::tiles::Tiles;
@@ -21,6 +22,8 @@ pub struct InTiles {
     pub into_tiles: IntoTilesFn,
     /// The product.
     pub product: LinearTilesFn,
+    /// Two products and the gated unit behind them.
+    pub gated: GatedTilesFn,
     /// The side that activations stand on.
     pub side: Side,
     /// Whether weights are read in panels.
@@ -28,9 +31,10 @@ pub struct InTiles {
 }
 
 impl InTiles {
-    fn of<T: Tiles, S: Source>(panels: bool) -> Self {
+    fn of<T: Tiles, S: Stored>(panels: bool) -> Self {
         let side = if S::SIDE == Side::Left { Side::Right } else { Side::Left };
-        Self { into_tiles: into_tiles::kernel::<T>(), product: linear_tiles::kernel::<T, S>(), side, panels }
+        let (product, gated) = (linear_tiles::kernel::<T, S>(), gated::kernel::<T, S>());
+        Self { into_tiles: into_tiles::kernel::<T>(), product, gated, side, panels }
     }
 }
 

@@ -165,4 +165,11 @@ impl Tiles for Amx {
             _mm512_storeu_si512(to.cast(), row);
         }
     }
+    #[inline(always)]
+    unsafe fn store_half_row(self, to: *mut u8, v: __m512) {
+        unsafe {
+            let half: __m256i = std::mem::transmute(_mm512_cvtneps_pbh(v));
+            _mm256_storeu_si256(to.cast(), half);
+        }
+    }
 }

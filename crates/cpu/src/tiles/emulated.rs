@@ -96,6 +96,17 @@ impl<L: Lanes> Tiles for Emulated<L> {
             }
         }
     }
+    #[inline(always)]
+    unsafe fn store_half_row(self, to: *mut u8, v: L::V) {
+        let (mut numbers, to) = ([0.0; LANES], to.cast::<u16>());
+        // SAFETY: room for a vector; the caller's promise.
+        unsafe {
+            self.0.store(numbers.as_mut_ptr(), v);
+            for (i, x) in numbers.iter().enumerate() {
+                to.add(i).write_unaligned(bf16(*x));
+            }
+        }
+    }
 }
 
 /// Lanes below the least normal number as zeros of their sign.

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::Weights;
-use super::source::{Runs, Source};
+use super::source::{Runs, Source, Stored};
 use crate::matrix::Matrix;
 use crate::tiled::Side;
 use crate::tiles::{ROW_BYTES, ROWS, STEP, Tiles};
@@ -15,15 +15,17 @@ const WEIGHT: usize = 2;
 #[derive(Debug)]
 pub struct Bf16Rows(Matrix);
 
-impl Source for Bf16Rows {
-    const SIDE: Side = Side::Left;
-
+impl Stored for Bf16Rows {
     fn of(weights: &Weights) -> Option<Self> {
         match weights {
             Weights::File(matrix) => Some(Self(*matrix)),
             Weights::Panels(_) => None,
         }
     }
+}
+
+impl Source for Bf16Rows {
+    const SIDE: Side = Side::Left;
 
     #[inline(always)]
     unsafe fn unpack<T: Tiles>(&self, _: T, n: usize, step: usize, half: usize, tile: *mut u8) {
@@ -45,9 +47,11 @@ impl Source for Bf16Rows {
     }
 
     #[inline(always)]
-    fn runs(&self, n: usize, steps: Range<usize>) -> Runs {
-        let left = self.0.rows.saturating_sub(n).min(2 * ROWS);
-        let at = self.0.row(n).quants.wrapping_add(steps.start * ROW_BYTES);
-        Runs { at, next: self.0.row_bytes(), runs: left, bytes: steps.len() * ROW_BYTES }
+    fn runs(&self, n: usize, steps: Range<usize>) -> [Runs; 2] {
+        [n, n + ROWS].map(|n| {
+            let left = self.0.rows.saturating_sub(n).min(ROWS);
+            let at = self.0.row(n).quants.wrapping_add(steps.start * ROW_BYTES);
+            Runs { at, next: self.0.row_bytes(), runs: left, bytes: steps.len() * ROW_BYTES }
+        })
     }
 }

@@ -7,13 +7,10 @@ use crate::lanes::Lanes;
 use crate::tiled::Side;
 use crate::tiles::Tiles;
 
-/// Weights in one layout and format.
-pub trait Source: Sized + 'static {
+/// Weights in one layout and format, which become tiles.
+pub trait Source {
     /// The side of a product that they stand on.
     const SIDE: Side;
-
-    /// These weights, when they are in this layout.
-    fn of(weights: &Weights) -> Option<Self>;
 
     /// Half `half` of the tile that step `step` of weight rows `n .. n + 16` makes: 8 of its rows. Weight rows past the last
     /// one become whatever is at hand.
@@ -22,8 +19,14 @@ pub trait Source: Sized + 'static {
     /// Row n and the step are of the weight, which has this format; there is room for a tile at `tile`.
     unsafe fn unpack<T: Tiles>(&self, t: T, n: usize, step: usize, half: usize, tile: *mut u8);
 
-    /// Where steps `steps` of weight rows `n .. n + 32` lie.
-    fn runs(&self, n: usize, steps: Range<usize>) -> Runs;
+    /// Where steps `steps` of weight rows `n .. n + 16` lie, and of the 16 behind them.
+    fn runs(&self, n: usize, steps: Range<usize>) -> [Runs; 2];
+}
+
+/// A [`Source`] that is one weight.
+pub trait Stored: Source + Sized + 'static {
+    /// These weights, when they are in this layout.
+    fn of(weights: &Weights) -> Option<Self>;
 }
 
 /// Runs of bytes, all of one length.
@@ -44,16 +47,16 @@ const LINE: usize = 64;
 
 /// Lines that are asked for in some turns, as many in each.
 pub(super) struct Ahead {
-    runs: Runs,
+    runs: [Runs; 2],
     /// How far into the first run we are.
     at: usize,
     each: usize,
 }
 
 impl Ahead {
-    pub(super) fn new(runs: Runs, turns: usize) -> Self {
+    pub(super) fn new(runs: [Runs; 2], turns: usize) -> Self {
         // A run that does not begin with a line has one line more.
-        let lines = runs.runs * (runs.bytes.div_ceil(LINE) + 1);
+        let lines: usize = runs.iter().map(|r| r.runs * (r.bytes.div_ceil(LINE) + 1)).sum();
         Self { runs, at: 0, each: lines.div_ceil(turns.max(1)) }
     }
 
@@ -61,16 +64,20 @@ impl Ahead {
     #[inline(always)]
     pub(super) fn ask<L: Lanes>(&mut self, l: L) {
         for _ in 0..self.each {
-            if self.runs.runs == 0 {
-                return;
+            if self.runs[0].runs == 0 {
+                if self.runs[1].runs == 0 {
+                    return;
+                }
+                self.runs.swap(0, 1);
             }
-            l.prefetch(self.runs.at.wrapping_add(self.at));
-            if self.at + 1 < self.runs.bytes {
-                self.at = (self.at + LINE).min(self.runs.bytes - 1);
+            let runs = &mut self.runs[0];
+            l.prefetch(runs.at.wrapping_add(self.at));
+            if self.at + 1 < runs.bytes {
+                self.at = (self.at + LINE).min(runs.bytes - 1);
             } else {
                 self.at = 0;
-                self.runs.runs -= 1;
-                self.runs.at = self.runs.at.wrapping_add(self.runs.next);
+                runs.runs -= 1;
+                runs.at = runs.at.wrapping_add(runs.next);
             }
         }
     }

@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::Weights;
-use super::source::{Runs, Source};
+use super::source::{Runs, Source, Stored};
 use crate::coded::{Coded, ROWS, Scales, UNIT};
 use crate::lanes::Lanes;
 use crate::panels::Panels;
@@ -21,15 +21,17 @@ pub struct InPanels<F> {
     format: PhantomData<F>,
 }
 
-impl<F: Coded> Source for InPanels<F> {
-    const SIDE: Side = Side::Right;
-
+impl<F: Coded> Stored for InPanels<F> {
     fn of(weights: &Weights) -> Option<Self> {
         match weights {
             Weights::Panels(panels) => Some(Self { panels: *panels, format: PhantomData }),
             Weights::File(_) => None,
         }
     }
+}
+
+impl<F: Coded> Source for InPanels<F> {
+    const SIDE: Side = Side::Right;
 
     #[inline(always)]
     unsafe fn unpack<T: Tiles>(&self, t: T, n: usize, step: usize, half: usize, tile: *mut u8) {
@@ -55,16 +57,15 @@ impl<F: Coded> Source for InPanels<F> {
     }
 
     #[inline(always)]
-    fn runs(&self, n: usize, steps: Range<usize>) -> Runs {
+    fn runs(&self, n: usize, steps: Range<usize>) -> [Runs; 2] {
         let blocks = steps.start / F::UNITS..steps.end.div_ceil(F::UNITS);
-        let at = self.panels.panel(n);
-        let panels = self.panels.rows.saturating_sub(n).div_ceil(ROWS).min(2);
-        Runs {
-            at: at.wrapping_add(blocks.start * self.panels.block_bytes),
-            next: self.panels.panel(n + ROWS) as usize - at as usize,
-            runs: panels,
-            bytes: blocks.len() * self.panels.block_bytes,
-        }
+        let bytes = blocks.len() * self.panels.block_bytes;
+        [n, n + ROWS].map(|n| Runs {
+            at: self.panels.panel(n).wrapping_add(blocks.start * self.panels.block_bytes),
+            next: 0,
+            runs: usize::from(n < self.panels.rows),
+            bytes,
+        })
     }
 }
 

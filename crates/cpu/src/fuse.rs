@@ -1,0 +1,101 @@
+//! Calls of a plan that one stage carries, and rows that are kept in tiles alone, because nobody else looks at what lies
+//! between.
+//!
+//! A plan means the same either way, bit for bit: the stage computes what its calls compute one by one, and linears in tiles
+//! would round their rows to the same BF16.
+
+use std::ops::Range;
+
+use tare_ops::{BufId, ForwardPlan, Op};
+
+use crate::registry::{Entry, InTiles};
+
+/// How a call runs.
+#[derive(Clone, Copy, Debug)]
+pub enum Role {
+    /// By itself.
+    Alone,
+    /// A norm whose rows go into tiles for this linear and its like.
+    InTiles(InTiles),
+    /// Within the stage of a later call.
+    Carried,
+    /// A gated unit, together with the two linears before it.
+    Gated(InTiles),
+}
+
+impl Role {
+    /// Calls that run together with call `i`, which has this role; none when it runs with a later one.
+    pub const fn calls(self, i: usize) -> Option<Range<usize>> {
+        match self {
+            Role::Carried => None,
+            Role::Gated(_) => Some(i - 2..i + 1),
+            Role::Alone | Role::InTiles(_) => Some(i..i + 1),
+        }
+    }
+}
+
+/// The role of each call of `plan`, whose calls are bound to `entries`.
+pub fn roles(plan: &ForwardPlan, entries: &[Entry]) -> Vec<Role> {
+    let mut roles = vec![Role::Alone; entries.len()];
+    let finder = Finder { plan, entries };
+    for i in 0..entries.len() {
+        if let Some(kernel) = finder.gated(i) {
+            roles[i - 2..i].fill(Role::Carried);
+            roles[i] = Role::Gated(kernel);
+        } else if let Some(kernel) = finder.normed(i) {
+            roles[i] = Role::InTiles(kernel);
+        }
+    }
+    roles
+}
+
+struct Finder<'a> {
+    plan: &'a ForwardPlan,
+    entries: &'a [Entry],
+}
+
+impl Finder<'_> {
+    /// The kernel of call `i`, when it is a linear in tiles.
+    fn in_tiles(&self, i: usize) -> Option<InTiles> {
+        match self.entries[i] {
+            Entry::LinearTiles(kernel) => Some(kernel),
+            _ => None,
+        }
+    }
+
+    /// The first of the linears in tiles that alone read what `buffer` holds from call `at` on, all of which want it for one
+    /// side.
+    fn only_tiles_read(&self, at: usize, buffer: BufId) -> Option<InTiles> {
+        let first = self.in_tiles(self.plan.readers(at, buffer).next()?)?;
+        let like = |i: usize| {
+            let adds = self.plan.calls[i].op.writes() == Some(buffer);
+            self.in_tiles(i).is_some_and(|kernel| kernel.side == first.side && !adds)
+        };
+        self.plan.readers(at, buffer).all(like).then_some(first)
+    }
+
+    fn normed(&self, i: usize) -> Option<InTiles> {
+        let Op::RmsNorm { out, .. } = self.plan.calls[i].op else { return None };
+        self.only_tiles_read(i + 1, out)
+    }
+
+    /// The kernel of the two linears in front of call `i`, when it is a gated unit that may run with them.
+    fn gated(&self, i: usize) -> Option<InTiles> {
+        let Op::SwiGlu { gate, up, out } = self.plan.calls[i].op else { return None };
+        let (g, u) = (i.checked_sub(2)?, i.checked_sub(1)?);
+        let (x, kernel) = self.product(g, gate)?;
+        let alike = gate != up && self.plan.calls[g].kernel == self.plan.calls[u].kernel;
+        let unread = |buffer| buffer == out || self.plan.readers(i + 1, buffer).next().is_none();
+        let same_rows = self.product(u, up)?.0 == x && x != gate && x != out;
+        let next = self.only_tiles_read(i + 1, out)?;
+        (alike && same_rows && unread(gate) && unread(up) && next.side == kernel.side).then_some(kernel)
+    }
+
+    /// The rows that call `i` multiplies, when it is a linear in tiles that leaves its products alone in `out`.
+    fn product(&self, i: usize, out: BufId) -> Option<(BufId, InTiles)> {
+        match self.plan.calls[i].op {
+            Op::Linear { x, bias: None, accumulate: false, out: to, .. } if to == out => Some((x, self.in_tiles(i)?)),
+            _ => None,
+        }
+    }
+}
