@@ -136,6 +136,7 @@ impl Dispatch {
                 let unit = "squares of 16 units by 32 rows";
                 (KERNEL, of(space), squares(unit, call.grid(of(space), workers), workers))
             }
+            Task::Heads(_, call) => (KERNEL, all, fixed("heads of queries and keys", call.items(all), 1)),
             Task::KvAppend(call) => (KERNEL, all, fixed("heads", call.items(all), 1)),
             Task::Attention(_, call, _) => {
                 let (unit, items) = ("runs of heads", call.pieces(all));

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use tare_ops::{BufId, ForwardPlan, Op};
+use tare_ops::{BufId, ForwardPlan, HeadCalls, Op};
 
 use crate::registry::{Entry, InTiles};
 
@@ -21,6 +21,8 @@ pub enum Role {
     Carried,
     /// A gated unit, together with the two linears before it.
     Gated(InTiles),
+    /// The append of keys that these calls, of which it is the last, make ready.
+    Heads(HeadCalls),
 }
 
 impl Role {
@@ -29,6 +31,7 @@ impl Role {
         match self {
             Role::Carried => None,
             Role::Gated(_) => Some(i - 2..i + 1),
+            Role::Heads(heads) => Some(heads.first..i + 1),
             Role::Alone | Role::InTiles(_) => Some(i..i + 1),
         }
     }
@@ -44,6 +47,9 @@ pub fn roles(plan: &ForwardPlan, entries: &[Entry]) -> Vec<Role> {
             roles[i] = Role::Gated(kernel);
         } else if let Some(kernel) = finder.normed(i) {
             roles[i] = Role::InTiles(kernel);
+        } else if let Some(heads) = finder.heads(i).filter(|_| matches!(roles[i], Role::Alone)) {
+            roles[i..heads.append()].fill(Role::Carried);
+            roles[heads.append()] = Role::Heads(heads);
         }
     }
     roles
@@ -77,6 +83,13 @@ impl Finder<'_> {
     fn normed(&self, i: usize) -> Option<InTiles> {
         let Op::RmsNorm { out, .. } = self.plan.calls[i].op else { return None };
         self.only_tiles_read(i + 1, out)
+    }
+
+    /// The calls from `i` on that make heads ready, when their kernels are of one level.
+    fn heads(&self, i: usize) -> Option<HeadCalls> {
+        let heads = self.plan.heads(i)?;
+        let level = |i: usize| self.plan.calls[i].kernel.rsplit('.').next();
+        (heads.first..heads.append()).all(|i| level(i) == level(heads.rope())).then_some(heads)
     }
 
     /// The kernel of the two linears in front of call `i`, when it is a gated unit that may run with them.

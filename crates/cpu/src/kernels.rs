@@ -6,6 +6,7 @@
 
 pub mod attention;
 pub mod embedding;
+pub mod heads;
 pub mod into_tiles;
 pub mod kv_append;
 pub mod linear;

@@ -1,5 +1,6 @@
 //! A plan made ready: buffers allocated, kernels bound, barriers placed.
 
+mod heads;
 mod integers;
 mod tiles;
 
@@ -10,7 +11,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize};
 
 use tare_core::{DType, Fault};
 use tare_ops::{
-    BatchCheck, BufId, ForwardPlan, IsaSet, Op, OpCall, OpError, RopeTable, Rounding, RowSpace, Variant, WeightId,
+    BatchCheck, BufId, ForwardPlan, HeadCalls, IsaSet, Op, OpCall, OpError, RopeTable, Rounding, RowSpace, Variant,
+    WeightId,
 };
 
 use crate::codes::Codes;
@@ -19,6 +21,7 @@ use crate::fuse::{self, Role};
 use crate::kernels::attention::{Attention, AttentionFn};
 use crate::kernels::embedding::panels::{Gather, GatherFn};
 use crate::kernels::embedding::{Embedding, EmbeddingFn};
+use crate::kernels::heads::{Heads, HeadsFn};
 use crate::kernels::into_tiles::{IntoTiles, IntoTilesFn, RowNorm};
 use crate::kernels::kv_append::KvAppend;
 use crate::kernels::linear::{Linear, LinearFn};
@@ -69,6 +72,8 @@ pub enum Task {
     LinearTiles(LinearTilesFn, LinearTiles, RowSpace),
     /// Two of them and the gated unit.
     GatedTiles(GatedTilesFn, GatedTiles, RowSpace),
+    /// Norms and rotations of heads, keys and values into the cache.
+    Heads(HeadsFn, Heads),
     /// Keys and values into the cache.
     KvAppend(KvAppend),
     /// Attention, and the counter from which its workers take pieces.
@@ -121,8 +126,8 @@ pub struct Program {
     pub kernels: Vec<String>,
     /// Whether it has attention, which needs room for scores.
     pub attends: bool,
-    /// The calls of the plan that run together, in order, and the buffer that they leave.
-    pub(crate) carried: Vec<(Range<usize>, Option<Written>)>,
+    /// The calls of the plan that run together, in order, and the buffers that they leave.
+    pub(crate) carried: Vec<(Range<usize>, Vec<Written>)>,
     /// What the stages' pointers point into; parts of a program work in the buffers of the whole.
     pub(crate) buffers: Vec<Arc<Vec<Memory>>>,
     /// The matrices that the stages' pointers point into.
@@ -181,12 +186,16 @@ impl Linker<'_> {
         let roles = fuse::roles(plan, &entries);
         let mut carried = Vec::with_capacity(roles.len());
         for (i, (call, role)) in plan.calls.iter().zip(roles).enumerate() {
-            build.call(i, &call.op, (entries[i], role)).map_err(|e| match e {
+            build.call(i, &call.op, (&entries, role)).map_err(|e| match e {
                 OpError::Input(f) => f.within(format!("plan {} call {i} ({})", plan.name, call.kernel)).into(),
                 other => other,
             })?;
             if let Some(calls) = role.calls(i) {
-                carried.push((calls, call.op.writes().map(|buffer| build.written(buffer, role))));
+                let left = match role {
+                    Role::Heads(HeadCalls { q, k, .. }) => vec![q, k],
+                    _ => call.op.writes().into_iter().collect(),
+                };
+                carried.push((calls, left.into_iter().map(|buffer| build.written(buffer, role)).collect()));
             }
         }
         Ok(Program {
@@ -319,7 +328,7 @@ impl<'a> Build<'a> {
     fn written(&self, buffer: BufId, role: Role) -> Written {
         let side = match role {
             Role::InTiles(kernel) | Role::Gated(kernel) => Some(kernel.side),
-            Role::Alone | Role::Carried => None,
+            Role::Alone | Role::Carried | Role::Heads(_) => None,
         };
         let tiled = side.and_then(|side| self.copy(buffer, side)).map(|(copy, _)| copy);
         Written { buffer, rows: self.buffer(buffer), tiled, space: self.space(buffer) }
@@ -350,7 +359,7 @@ impl<'a> Build<'a> {
         self.stages.push(Stage { task, call, barrier });
     }
 
-    fn call(&mut self, i: usize, op: &Op, (entry, role): (Entry, Role)) -> Result<(), OpError> {
+    fn call(&mut self, i: usize, op: &Op, (entries, role): (&[Entry], Role)) -> Result<(), OpError> {
         use Resource::{Buffer, Cache, Output};
         match (role, op) {
             (Role::Carried, _) => return Ok(()),
@@ -359,9 +368,10 @@ impl<'a> Build<'a> {
                 let norm = RowNorm { weight: self.vector(*weight)?, eps: *eps };
                 return self.norm_tiles(i, (*x, *out), norm, kernel);
             }
+            (Role::Heads(heads), _) => return self.heads(heads, entries),
             _ => {}
         }
-        match (op, entry) {
+        match (op, entries[i]) {
             (Op::Embedding { table, out }, Entry::Embedding(f)) => {
                 let call = Embedding { table: self.matrix(*table)?, out: self.buffer(*out) };
                 self.push(i, Task::Embedding(f, call), &[], &[Buffer(*out)]);
@@ -376,15 +386,11 @@ impl<'a> Build<'a> {
                 self.push(i, Task::Norm(f, call, self.space(*x)), &[Buffer(*x)], &[Buffer(*out)]);
             }
             (Op::HeadNorm { x, weight, heads, eps }, Entry::Norm(f)) => {
-                let (x_rows, heads, weight) = (self.buffer(*x), *heads as usize, self.vector(*weight)?);
-                let size = x_rows.width / heads.max(1);
-                let call = Norm { x: x_rows, out: x_rows, weight, heads, size, eps: *eps };
+                let call = self.head_norm(*x, (*weight, *eps), *heads)?;
                 self.push(i, Task::Norm(f, call, self.space(*x)), &[], &[Buffer(*x)]);
             }
-            (Op::Rope { x, heads }, Entry::Rope(f)) => {
-                let angles = self.angles(i)?;
-                let (heads, style) = (*heads as usize, self.plan.rope.style);
-                let call = Rope { x: self.buffer(*x), heads, angles, style };
+            (Op::Rope { x, heads }, Entry::Rope(f, _)) => {
+                let call = self.rope(i, *x, *heads)?;
                 self.push(i, Task::Rope(f, call), &[Resource::Angles], &[Buffer(*x)]);
             }
             (Op::Linear { .. }, Entry::Linear(f)) => self.linear(i, op, f)?,
@@ -395,15 +401,7 @@ impl<'a> Build<'a> {
                 self.linear_tiles(i, op, (*x, *weight), kernel)?;
             }
             (Op::KvAppend { layer, k, v }, Entry::KvAppend) => {
-                let kv = self.plan.kv;
-                let call = KvAppend {
-                    layer: *layer as usize,
-                    k: self.buffer(*k),
-                    v: self.buffer(*v),
-                    kv_heads: kv.kv_heads,
-                    head_size: kv.head_size,
-                    dtype: kv.dtype,
-                };
+                let call = self.append(*layer, *k, *v);
                 self.push(i, Task::KvAppend(call), &[Buffer(*k), Buffer(*v)], &[Cache(*layer)]);
             }
             (Op::Attention { layer, q, kv_of_head, scale, out }, Entry::Attention { method, f32, bf16 }) => {
@@ -477,18 +475,6 @@ impl<'a> Build<'a> {
         }
         self.rounded[at] = Some((out, true));
         Ok(out)
-    }
-
-    /// The step's sines and cosines, made by a stage before the first call that needs them.
-    fn angles(&mut self, i: usize) -> Result<Angles, OpError> {
-        if let Some(angles) = self.angles {
-            return Ok(angles);
-        }
-        let pairs = self.plan.rope.inv_freq.len();
-        let angles = Angles { cos: self.allocate(RowSpace::All, pairs)?, sin: self.allocate(RowSpace::All, pairs)? };
-        self.push(i, Task::Angles(angles), &[], &[Resource::Angles]);
-        self.angles = Some(angles);
-        Ok(angles)
     }
 }
 

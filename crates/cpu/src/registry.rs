@@ -17,6 +17,7 @@ use crate::dots::Dots;
 use crate::kernels::attention::{AttentionFn, Method};
 use crate::kernels::embedding::panels::{GatherFn, OfFormat};
 use crate::kernels::embedding::{self, EmbeddingFn};
+use crate::kernels::heads::{self, HeadsFn};
 use crate::kernels::linear::{self, LinearFn};
 use crate::kernels::linear_int::{self, LinearIntFn};
 use crate::kernels::norm::{self, NormFn};
@@ -42,8 +43,8 @@ pub enum Entry {
     LinearTiles(InTiles),
     /// See [`norm`]: rows and heads.
     Norm(NormFn),
-    /// See [`rope`].
-    Rope(RopeFn),
+    /// See [`rope`]; and [`heads`] where it goes with the calls around it.
+    Rope(RopeFn, HeadsFn),
     /// See [`kv_append`](crate::kernels::kv_append).
     KvAppend,
     /// See [`attention`](crate::kernels::attention).
@@ -175,7 +176,7 @@ impl Registry {
         }
         self.add(OpName::RmsNorm, None, L::ISA, Entry::Norm(norm::kernel::<L>()));
         self.add(OpName::HeadNorm, None, L::ISA, Entry::Norm(norm::kernel::<L>()));
-        self.add(OpName::Rope, None, L::ISA, Entry::Rope(rope::kernel::<L>()));
+        self.add(OpName::Rope, None, L::ISA, Entry::Rope(rope::kernel::<L>(), heads::kernel::<L>()));
         self.attention::<L>();
         self.add(OpName::SwiGlu, None, L::ISA, Entry::SwiGlu(swiglu::kernel::<L>()));
         self.add(OpName::Sample, None, L::ISA, Entry::Sample(sample::kernel::<L>()));

@@ -54,7 +54,7 @@ fn a_traced_step_is_the_same_and_times_every_call() {
     plain.backend.run(plain.exe, &batch, &mut want).unwrap();
     traced.backend.run_traced(traced.exe, &batch, &mut got, &mut ns).unwrap();
     assert_eq!(got.rows, want.rows);
-    assert_eq!(ns.len(), 4 + 2 * 15, "one number a call");
+    assert_eq!(ns.len(), 4 + 15 + 16, "one number a call");
     assert!(ns.iter().filter(|t| **t > 0).count() > ns.len() / 2, "{ns:?}");
 }
 

@@ -10,7 +10,7 @@ use tare_ops::{
 
 const VOCAB: usize = 37;
 const HIDDEN: usize = 576;
-const ROWS: usize = 77;
+const ROWS: usize = 45;
 
 fn backend(threads: usize) -> CpuBackend {
     CpuBackend::emulating_tiles(CpuConfig { threads, isa: detect_isa(), pin: false }).unwrap()
@@ -145,11 +145,11 @@ fn batch(rows: usize) -> Batch {
     Batch { rows: (0..rows as u32).map(row).collect(), ..Batch::default() }
 }
 
-/// The bits of all logits of steps of three sizes, each over what the one before left.
+/// The bits of all logits of steps of two sizes, the second over what the first left.
 fn bits(backend: &mut CpuBackend, exe: Executable) -> Vec<u32> {
     let mut out = StepOutput::default();
     let mut all = Vec::new();
-    for rows in [ROWS, 33, 5] {
+    for rows in [ROWS, 5] {
         backend.run(exe, &batch(rows), &mut out).unwrap();
         all.extend(out.rows.iter().flat_map(|r| r.logits.iter().map(|x| x.to_bits())));
     }
@@ -173,17 +173,15 @@ const BF16: [Format; 3] = [Format::BF16; 3];
 const CODED: [Format; 3] = [Format::Q8_0; 3];
 
 fn layers() -> impl Iterator<Item = Layer> {
-    // Widths that end a tile, half a tile and neither; odd squares; more than a block of squares for one worker.
-    let plain = [160, 176, 150, 31, 1056].into_iter().map(|ffn| (BF16, ffn));
-    let coded = [32, 160, 1056].into_iter().map(|ffn| (CODED, ffn));
-    plain
-        .chain(coded)
-        .flat_map(|(formats, ffn)| [true, false].map(|in_place| Layer { formats, ffn, in_place, read: None }))
+    // Widths that end a tile, half a tile and neither; an odd number of squares, and more than are multiplied together.
+    let plain = [160, 176, 150, 31].into_iter().map(|ffn| (BF16, ffn));
+    let coded = [32, 160].into_iter().map(|ffn| (CODED, ffn));
+    plain.chain(coded).map(|(formats, ffn)| Layer { formats, ffn, in_place: ffn != 176, read: None })
 }
 
 fn together_is_one_by_one(level: Isa) {
     for layer in layers() {
-        for threads in [1, 2, 5] {
+        for threads in [1, 3] {
             let mut b = backend(threads);
             let (fused, _) = compiled(&mut b, layer, level);
             assert_eq!((units(&mut b, fused), copies(&mut b, fused)), (2, 1), "{layer:?}: the head has a copy");
@@ -234,7 +232,7 @@ fn apart(backend: &mut CpuBackend, exe: Executable, rows: &[usize]) -> Vec<Launc
 
 #[test]
 fn calls_that_run_together_leave_what_the_last_one_gives_rounded() {
-    let rows = [0, 16, 40, ROWS - 1];
+    let rows = [0, 16, 30, ROWS - 1];
     for formats in [BF16, CODED] {
         let layer = Layer { formats, ffn: 160, in_place: true, read: None };
         let mut b = backend(2);

@@ -3,7 +3,7 @@
 //! A fused launch gives the bits that its calls give one by one where they keep the reference's order of sums, so that a
 //! plan means the same either way. Calls that are bound to kernels with an order of their own travel with their like.
 
-use tare_ops::{BufId, ForwardPlan, Op, RowSpace, WeightId};
+use tare_ops::{BufId, ForwardPlan, HeadCalls, Op, RowSpace, WeightId};
 
 use crate::layout::Layout;
 use crate::registry::{FREE_ROWS, MOST_HEAD, Method};
@@ -218,27 +218,13 @@ impl Finder<'_> {
 
     /// `[norm q, norm k,] rope q, rope k, append k v` and, where it may travel along, the attention of q.
     fn heads(&self, at: usize) -> Option<Group> {
-        let normed = matches!(self.op(at), Some(Op::HeadNorm { .. }));
-        let ropes = if normed { at + 2 } else { at };
-        let (Some(Op::Rope { x: q, .. }), Some(Op::Rope { x: k, .. })) = (self.op(ropes), self.op(ropes + 1)) else {
-            return None;
-        };
-        let Some(Op::KvAppend { k: stored, v, .. }) = self.op(ropes + 2) else { return None };
-        let norms = match (self.op(at), self.op(at + 1)) {
-            (Some(Op::HeadNorm { x: a, .. }), Some(Op::HeadNorm { x: b, .. })) => a == q && b == k,
-            _ => !normed,
-        };
+        let heads = self.plan.heads(at)?;
+        let HeadCalls { first, normed, q, k } = heads;
         let e = self.plan.kv.head_size;
         // Heads of the cache are the heads that are turned.
-        let same = e == 2 * self.plan.rope.inv_freq.len() && self.plan.buffer(*q).width.is_multiple_of(e);
-        let apart = q != k && q != v && k != v;
-        let group = Group::Heads { first: at, normed, attended: false };
-        let attended = self.attended(group.calls().end, *q, *k, ropes + 2);
-        (norms && apart && same && stored == k && e <= MOST_HEAD).then_some(Group::Heads {
-            first: at,
-            normed,
-            attended,
-        })
+        let same = e == 2 * self.plan.rope.inv_freq.len() && self.plan.buffer(q).width.is_multiple_of(e);
+        let attended = self.attended(heads.append() + 1, q, k, heads.append());
+        (same && e <= MOST_HEAD).then_some(Group::Heads { first, normed, attended })
     }
 
     /// Whether call `at` is attention of `q` that can prepare its heads itself: with one row, of the layer that the append

@@ -25,6 +25,12 @@ pub enum Group {
     Rope,
     /// Keys and values into the cache.
     KvAppend,
+    /// Norms, rotations and the append, where they run together.
+    #[serde(rename = "norm+rope+kv-append")]
+    NormedHeads,
+    /// Rotations and the append of a model without norms of heads.
+    #[serde(rename = "rope+kv-append")]
+    Heads,
     /// Attention over the cache.
     Attention,
     /// The projection of what attention gave.
@@ -47,12 +53,14 @@ pub enum Group {
 
 impl Group {
     /// Every group, in the order in which a step meets them.
-    pub const ALL: [Group; 13] = [
+    pub const ALL: [Group; 15] = [
         Group::Embedding,
         Group::Norm,
         Group::Qkv,
         Group::Rope,
         Group::KvAppend,
+        Group::NormedHeads,
+        Group::Heads,
         Group::Attention,
         Group::O,
         Group::GateUp,
@@ -71,6 +79,8 @@ impl Group {
             Group::Qkv => "qkv",
             Group::Rope => "rope",
             Group::KvAppend => "kv-append",
+            Group::NormedHeads => "norm+rope+kv-append",
+            Group::Heads => "rope+kv-append",
             Group::Attention => "attention",
             Group::O => "o",
             Group::GateUp => "gate+up",
@@ -132,18 +142,26 @@ pub fn groups_as_run(plan: &ForwardPlan, carried: &[Range<usize>]) -> Result<Vec
     Ok(Group::ALL.into_iter().map(|g| (g, calls(g))).filter(|(_, calls): &(_, Vec<usize>)| !calls.is_empty()).collect())
 }
 
-/// The calls of `group` in `plan`; none when the plan has no such call.
+/// The calls of `group` in `plan`, those of a joined group whether they run together or not; none when the plan has no such
+/// call.
 ///
 /// # Errors
 /// As [`groups`].
 pub fn calls_of(plan: &ForwardPlan, group: Group) -> Result<Vec<usize>, Fault> {
-    let members: &[Group] = match group {
-        Group::GatedUnit => &[Group::GateUp, Group::Activation],
-        _ => &[group],
-    };
-    let mut calls: Vec<usize> =
-        groups(plan)?.into_iter().filter(|(g, _)| members.contains(g)).flat_map(|(_, calls)| calls).collect();
-    calls.sort_unstable();
+    let uses = Uses::of(plan);
+    let mut calls = Vec::new();
+    for (i, call) in plan.calls.iter().enumerate() {
+        let of = uses.group(plan, i)?;
+        let theirs = match group {
+            Group::GatedUnit => matches!(of, Group::GateUp | Group::Activation),
+            Group::NormedHeads => matches!(call.op, Op::HeadNorm { .. } | Op::Rope { .. } | Op::KvAppend { .. }),
+            Group::Heads => matches!(of, Group::Rope | Group::KvAppend),
+            alone => of == alone,
+        };
+        if theirs {
+            calls.push(i);
+        }
+    }
     Ok(calls)
 }
 

@@ -6,7 +6,7 @@ use tare_cuda::{CudaBackend, device::Device};
 use tare_ops::{Backend, Executable, ForwardPlan, OpError};
 
 use crate::delay::Delay;
-use crate::groups;
+use crate::groups::{Group, groups_as_run};
 use crate::replay::launches;
 
 /// A backend that can be shared, and whose steps can be delayed.
@@ -50,12 +50,15 @@ impl Shared for CpuBackend {
         Ok(CpuBackend::plant(self, exe, &delay.calls(plan)?, Dose::Percent(delay.percent))?)
     }
 
-    fn calls_of(&self, _: Executable, plan: &ForwardPlan, part: &str) -> Result<Vec<usize>, OpError> {
-        Ok(groups::calls_of(plan, part.parse()?)?)
+    fn calls_of(&self, exe: Executable, plan: &ForwardPlan, part: &str) -> Result<Vec<usize>, OpError> {
+        let group: Group = part.parse()?;
+        let found = groups_as_run(plan, &self.carried(exe)?)?.into_iter().find(|(g, _)| *g == group);
+        Ok(found.map(|(_, calls)| calls).unwrap_or_default())
     }
 
-    fn waits(&self, _: Executable, calls: &[usize]) -> Result<usize, OpError> {
-        Ok(calls.len())
+    fn waits(&self, exe: Executable, calls: &[usize]) -> Result<usize, OpError> {
+        let carried = self.carried(exe)?;
+        Ok(carried.iter().filter(|together| calls.iter().any(|call| together.contains(call))).count())
     }
 
     fn delayed(

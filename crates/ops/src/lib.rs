@@ -29,7 +29,7 @@ pub use check::{BatchCheck, PoolInfo};
 pub use class::{Class, Order, Rounding};
 pub use isa::{Isa, IsaSet};
 pub use op::{BufId, Op, OpName, WeightId};
-pub use plan::{Bucket, Buffer, ForwardPlan, KvShape, OpCall, RopeStyle, RopeTable, RowSpace, WeightInfo};
+pub use plan::{Bucket, Buffer, ForwardPlan, HeadCalls, KvShape, OpCall, RopeStyle, RopeTable, RowSpace, WeightInfo};
 pub use reference::ReferenceBackend;
 pub use sampling::{SampleOrder, Sampler, SamplingParams};
 pub use variant::{Cost, Fit, OpShape, Slack, Variant};

@@ -146,6 +146,31 @@ mod style {
     }
 }
 
+/// What [`ForwardPlan::heads`] finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeadCalls {
+    /// The first call.
+    pub first: usize,
+    /// Whether the first two calls are norms: of q, then of k.
+    pub normed: bool,
+    /// Queries.
+    pub q: BufId,
+    /// Keys.
+    pub k: BufId,
+}
+
+impl HeadCalls {
+    /// The rotation of q; that of k and the append follow.
+    pub const fn rope(&self) -> usize {
+        self.first + if self.normed { 2 } else { 0 }
+    }
+
+    /// The append, which is the last call.
+    pub const fn append(&self) -> usize {
+        self.rope() + 2
+    }
+}
+
 impl ForwardPlan {
     /// The buffer `id`.
     ///
@@ -167,6 +192,22 @@ impl ForwardPlan {
         rest.take_while(move |(_, call)| !std::mem::replace(&mut written, call.op.writes() == Some(buffer)))
             .filter(move |(_, call)| call.op.reads().contains(&Some(buffer)))
             .map(|(i, _)| i)
+    }
+
+    /// The calls from `at` on that make queries and keys ready for attention, when they begin there and touch nothing else:
+    /// norms of the heads of both, or none, both rotations and the append of the keys.
+    pub fn heads(&self, at: usize) -> Option<HeadCalls> {
+        let op = |i: usize| self.calls.get(i).map(|c| &c.op);
+        let normed = matches!(op(at), Some(Op::HeadNorm { .. }));
+        let rope = if normed { at + 2 } else { at };
+        let (Op::Rope { x: q, .. }, Op::Rope { x: k, .. }) = (op(rope)?, op(rope + 1)?) else { return None };
+        let Op::KvAppend { k: stored, v, .. } = op(rope + 2)? else { return None };
+        let norms = match (op(at)?, op(at + 1)?) {
+            (Op::HeadNorm { x: a, .. }, Op::HeadNorm { x: b, .. }) => a == q && b == k,
+            _ => !normed,
+        };
+        let apart = q != k && q != v && k != v;
+        (norms && apart && stored == k).then_some(HeadCalls { first: at, normed, q: *q, k: *k })
     }
 
     /// Checks every call against the buffers and weights it names: widths, row spaces, layers.

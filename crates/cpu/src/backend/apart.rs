@@ -19,7 +19,7 @@ impl CpuBackend {
         self.prepare(exe, batch)?;
         let carried = self.program(exe)?.carried.clone();
         // SAFETY: the batch has been checked against the executable that owns the buffers, and no worker runs.
-        carried.iter().filter_map(|(_, w)| w.as_ref()).for_each(|w| unsafe { w.spoil(batch, rows) });
+        carried.iter().flat_map(|(_, left)| left).for_each(|w| unsafe { w.spoil(batch, rows) });
         // Every part is told which tokens the step before gave.
         let previous = self.step.previous.clone();
         for (calls, written) in carried {
@@ -29,8 +29,8 @@ impl CpuBackend {
             self.programs.remove(&part.0);
             ran?;
             // SAFETY: as above.
-            let left = written.map(|w| unsafe { w.read(batch, rows) });
-            launched.push(Launched { calls, left: left.into_iter().collect() });
+            let left = written.iter().map(|w| unsafe { w.read(batch, rows) }).collect();
+            launched.push(Launched { calls, left });
         }
         Ok(())
     }

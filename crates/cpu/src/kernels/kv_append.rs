@@ -80,17 +80,26 @@ impl KvAppend {
     /// The rows have been checked against the tables; k and v hold them; nobody reads these slots meanwhile.
     pub unsafe fn run(&self, rows: &[Row], tables: &[TableView], region: Region) {
         for i in region.share(self.items(rows.len()), 1) {
-            let (t, head) = (i / self.kv_heads, i % self.kv_heads);
-            let table = &tables[rows[t].table as usize];
-            let slot = rows[t].slot as usize;
-            let (page, token) = (table.pages()[slot / table.pool.page_tokens], slot % table.pool.page_tokens);
-            let at = token * table.pool.token_bytes;
-            let from = head * self.head_size;
-            // SAFETY: the slot lies in the page, the head in the row.
-            unsafe {
-                self.store(self.k.row(t).add(from), table.pool.keys(self.layer, page, head).add(at));
-                self.store(self.v.row(t).add(from), table.pool.values(self.layer, page, head).add(at));
-            }
+            // SAFETY: the caller's promise.
+            unsafe { self.head(rows, tables, i / self.kv_heads, i % self.kv_heads) };
+        }
+    }
+
+    /// Head `head` of row `t`.
+    ///
+    /// # Safety
+    /// That of [`KvAppend::run`].
+    #[inline(always)]
+    pub unsafe fn head(&self, rows: &[Row], tables: &[TableView], t: usize, head: usize) {
+        let table = &tables[rows[t].table as usize];
+        let slot = rows[t].slot as usize;
+        let (page, token) = (table.pages()[slot / table.pool.page_tokens], slot % table.pool.page_tokens);
+        let at = token * table.pool.token_bytes;
+        let from = head * self.head_size;
+        // SAFETY: the slot lies in the page, the head in the row.
+        unsafe {
+            self.store(self.k.row(t).add(from), table.pool.keys(self.layer, page, head).add(at));
+            self.store(self.v.row(t).add(from), table.pool.values(self.layer, page, head).add(at));
         }
     }
 
@@ -98,6 +107,7 @@ impl KvAppend {
     ///
     /// # Safety
     /// E elements lie at both.
+    #[inline(always)]
     unsafe fn store(&self, from: *const f32, to: *mut u8) {
         if self.dtype == DType::F32 {
             // SAFETY: the caller's promise: E elements at both.

@@ -68,10 +68,11 @@ unsafe fn run<L: Lanes>(call: &Norm, rows: usize, region: Region) {
     }
 }
 
-struct Head<'a> {
-    call: &'a Norm,
-    t: usize,
-    at: usize,
+/// One vector of a row.
+pub(super) struct Head<'a> {
+    pub(super) call: &'a Norm,
+    pub(super) t: usize,
+    pub(super) at: usize,
 }
 
 impl Kernel for Head<'_> {

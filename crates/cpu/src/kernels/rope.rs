@@ -89,10 +89,11 @@ unsafe fn run<L: Lanes>(call: &Rope, rows: usize, region: Region) {
     }
 }
 
-struct Head<'a> {
-    call: &'a Rope,
-    t: usize,
-    head: usize,
+/// One head of a row.
+pub(super) struct Head<'a> {
+    pub(super) call: &'a Rope,
+    pub(super) t: usize,
+    pub(super) head: usize,
 }
 
 impl Kernel for Head<'_> {

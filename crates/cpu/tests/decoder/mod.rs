@@ -112,6 +112,11 @@ impl Builder<'_> {
         [q, k, v].into_iter().for_each(|out| self.linear(x, out, false));
         let weight = self.weight("q_norm", 1, HEAD_SIZE);
         self.call(Op::HeadNorm { x: q, weight, heads: HEADS as u32, eps: 1e-6 });
+        if layer > 0 {
+            // So that heads run together with their norms in one layer and without in the other.
+            let weight = self.weight("k_norm", 1, HEAD_SIZE);
+            self.call(Op::HeadNorm { x: k, weight, heads: 2, eps: 1e-5 });
+        }
         self.call(Op::Rope { x: q, heads: HEADS as u32 });
         self.call(Op::Rope { x: k, heads: 2 });
         self.call(Op::KvAppend { layer, k, v });

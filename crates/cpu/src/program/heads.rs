@@ -1,0 +1,73 @@
+//! Norms and rotations of heads, and the append: one by one, and together.
+
+use tare_core::Fault;
+use tare_ops::{BufId, HeadCalls, Op, OpError, RowSpace, WeightId};
+
+use super::{Build, Task};
+use crate::kernels::heads::Heads;
+use crate::kernels::kv_append::KvAppend;
+use crate::kernels::norm::Norm;
+use crate::kernels::rope::{Angles, Rope};
+use crate::order::Resource;
+use crate::registry::Entry;
+
+impl Build<'_> {
+    /// The calls `heads`, in one stage of the last one.
+    pub(super) fn heads(&mut self, heads: HeadCalls, entries: &[Entry]) -> Result<(), OpError> {
+        let (plan, i) = (self.plan, heads.append());
+        let op = |i: usize| &plan.calls[i].op;
+        let (
+            Op::Rope { heads: of_q, .. },
+            Op::Rope { heads: of_k, .. },
+            Op::KvAppend { layer, k, v },
+            Entry::Rope(_, f),
+        ) = (op(heads.rope()), op(heads.rope() + 1), op(i), entries[heads.rope()])
+        else {
+            return Ok(());
+        };
+        let norms = match (op(heads.first), op(heads.first + 1)) {
+            (
+                Op::HeadNorm { x: q, weight: q_weight, heads: of_q, eps: q_eps },
+                Op::HeadNorm { x: k, weight: k_weight, heads: of_k, eps: k_eps },
+            ) => {
+                Some([self.head_norm(*q, (*q_weight, *q_eps), *of_q)?, self.head_norm(*k, (*k_weight, *k_eps), *of_k)?])
+            }
+            _ => None,
+        };
+        let ropes = [self.rope(i, heads.q, *of_q)?, self.rope(i, heads.k, *of_k)?];
+        let call = Heads { norms, ropes, append: self.append(*layer, *k, *v) };
+        let written = [Resource::Buffer(heads.q), Resource::Buffer(heads.k), Resource::Cache(*layer)];
+        self.push(i, Task::Heads(f, call), &[Resource::Angles, Resource::Buffer(*v)], &written);
+        Ok(())
+    }
+
+    /// The norm of the heads of x, in place.
+    pub(super) fn head_norm(&self, x: BufId, (weight, eps): (WeightId, f32), heads: u32) -> Result<Norm, Fault> {
+        let (x, heads, weight) = (self.buffer(x), heads as usize, self.vector(weight)?);
+        Ok(Norm { x, out: x, weight, heads, size: x.width / heads.max(1), eps })
+    }
+
+    /// The rotation of the heads of x, in place, for call `i`.
+    pub(super) fn rope(&mut self, i: usize, x: BufId, heads: u32) -> Result<Rope, OpError> {
+        let angles = self.angles(i)?;
+        Ok(Rope { x: self.buffer(x), heads: heads as usize, angles, style: self.plan.rope.style })
+    }
+
+    /// The append of keys and values.
+    pub(super) fn append(&self, layer: u32, k: BufId, v: BufId) -> KvAppend {
+        let (kv, k, v) = (self.plan.kv, self.buffer(k), self.buffer(v));
+        KvAppend { layer: layer as usize, k, v, kv_heads: kv.kv_heads, head_size: kv.head_size, dtype: kv.dtype }
+    }
+
+    /// The step's sines and cosines, made by a stage before the first call that needs them.
+    fn angles(&mut self, i: usize) -> Result<Angles, OpError> {
+        if let Some(angles) = self.angles {
+            return Ok(angles);
+        }
+        let pairs = self.plan.rope.inv_freq.len();
+        let angles = Angles { cos: self.allocate(RowSpace::All, pairs)?, sin: self.allocate(RowSpace::All, pairs)? };
+        self.push(i, Task::Angles(angles), &[], &[Resource::Angles]);
+        self.angles = Some(angles);
+        Ok(angles)
+    }
+}
