@@ -15,9 +15,10 @@ import tempfile
 import numpy
 import openvino
 import torch
+from gguf import GGUFReader
 from optimum.intel import OVModelForCausalLM, OVWeightQuantizationConfig
 from safetensors.numpy import save_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 # OpenVINO's own choices for a processor: `--weight-format int4 --group-size 128 --sym --ratio 1.0`, where embedding and head
 # get 8 bits, and `--weight-format int8`.
@@ -33,7 +34,14 @@ def main(source, name, folder):
     if name not in PACKINGS:
         raise ValueError(f"format: expected one of {', '.join(PACKINGS)}, found {name}")
     place, file = os.path.split(os.path.abspath(source))
-    model = AutoModelForCausalLM.from_pretrained(place, gguf_file=file, dtype=torch.bfloat16)
+    config = AutoConfig.from_pretrained(place, gguf_file=file)
+    if config.model_type != "qwen3":
+        raise ValueError(f"model: expected qwen3, whose file says all that the loader needs, found {config.model_type}")
+    # The loader leaves the size of a head at its default.
+    size = GGUFReader(source).get_field(f"{config.model_type}.attention.key_length")
+    if size is not None:
+        config.head_dim = int(size.contents())
+    model = AutoModelForCausalLM.from_pretrained(place, gguf_file=file, config=config, dtype=torch.bfloat16)
     vectors = {n: p.detach().float().numpy() for n, p in model.named_parameters() if p.ndim == 1}
     with tempfile.TemporaryDirectory(dir=".") as plain:
         model.save_pretrained(plain)
