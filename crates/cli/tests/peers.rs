@@ -47,7 +47,7 @@ fn every_peer_is_listed_with_its_state() {
     assert!(state("llama.cpp").contains("tare peers install llama.cpp"));
     assert!(state("mlx").contains("reference BLAS"));
     assert!(state("llama.cpp-cuda").contains("tare peers install llama.cpp-cuda"));
-    for name in ["candle", "transformers", "openai", "openvino-genai", "mistral.rs"] {
+    for name in ["candle", "transformers", "openai", "openvino", "mistral.rs"] {
         assert!(!state(name).is_empty());
     }
     home.run(&["peers", "list"]).success();
@@ -69,7 +69,12 @@ fn what_cannot_be_done_is_refused_with_the_reason() {
         let error = home.refused(&["peers", command, "llama.cpp", "-m", model]);
         assert!(error.contains("not installed") && error.contains("tare peers install llama.cpp"), "{error}");
     }
-    assert!(!home.path("peers/tuned").exists(), "nothing is frozen");
+    let own = ["peers", "check", "openvino", "-m", "synthetic:qwen3-tiny?format=bf16", "--written-as", "openvino-int4"];
+    let error = home.refused(&own);
+    assert!(error.contains("openvino-int4") && error.contains("tare peers install openvino"), "{error}");
+    assert!(home.refused(&[&own[..], &["--head-as", "q8_0"]].concat()).contains("the tools of openvino choose it"));
+    let written = std::fs::read_dir(home.path("written")).map_or(0, Iterator::count);
+    assert!(!home.path("peers/tuned").exists() && written == 0, "nothing is frozen or written");
     assert!(home.refused(&["peers", "tune", "llama.cpp", "-m", model, "--seconds", "0"]).contains("--seconds"));
 }
 

@@ -1,6 +1,9 @@
 //! A peer that is wrong in any way has no time: it is judged like tare itself, and what is no answer is an error that
 //! names the peer.
 
+#[path = "peers/openvino.rs"]
+mod openvino;
+
 use serde_json::Map;
 use std::path::{Path, PathBuf};
 use std::process::Command;

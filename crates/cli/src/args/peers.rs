@@ -10,6 +10,7 @@ pub(crate) enum PeersCommand {
     #[command(after_help = "EXAMPLES\n  \
         tare peers install llama.cpp                needs python3 and a C++ compiler; some minutes\n  \
         tare peers install llama.cpp-cuda           needs NVIDIA's compiler too\n  \
+        tare peers install openvino                 needs python3 with pip and 6 GB of disk\n  \
         tare peers install llama.cpp-cuda --sources llama.cpp.tar.gz    without a network: needs cmake and ninja")]
     Install {
         /// The engine
@@ -49,7 +50,8 @@ pub(crate) enum PeersCommand {
     tare quantize -m synthetic:qwen3-0.6b?format=bf16 --format q4_0 -o qwen3-0.6b-q4_0.gguf\n  \
     tare peers tune llama.cpp -m qwen3-0.6b-q4_0.gguf\n  \
     tare peers tune llama.cpp -m synthetic:qwen3-0.6b?format=q4_0 --written-as q4_0\n  \
-    tare peers tune llama.cpp -m synthetic:qwen3-0.6b?format=bf16 --written-as q4_0 --head-as q6_k\n\n\
+    tare peers tune llama.cpp -m synthetic:qwen3-0.6b?format=bf16 --written-as q4_0 --head-as q6_k\n  \
+    tare peers tune openvino -m synthetic:qwen3-0.6b?format=bf16 --written-as openvino-int4\n\n\
     The request has other ids and lengths than those that are measured. Every engine has the same seconds.")]
 pub(crate) struct TuneArgs {
     /// The engine

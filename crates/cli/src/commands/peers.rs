@@ -55,7 +55,7 @@ fn sources(name: &str, output: &Path, settings: &Settings) -> Result<()> {
 }
 
 /// Does something about `entry` that takes minutes, with a line that says which step runs, until it ends or Ctrl-C.
-fn step_by_step<T>(
+pub(crate) fn step_by_step<T>(
     entry: &Entry,
     work: impl FnOnce(&mut dyn FnMut(&str, Duration) -> bool) -> Result<T, LabError>,
 ) -> Result<T> {

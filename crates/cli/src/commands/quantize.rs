@@ -4,14 +4,16 @@ use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use tare_core::units::human_bytes;
 use tare_core::{Fault, Format};
 use tare_formats::convert::{Converted, Target, convert};
 use tare_formats::{ModelFile, Role};
+use tare_lab::peers::convert::{convert as convert_for, tools, version, writer};
 use tare_model::Model;
 
 use crate::args::QuantizeArgs;
+use crate::commands::peers::step_by_step;
 use crate::settings::Settings;
 use crate::setup::open_model;
 
@@ -53,23 +55,41 @@ fn write(model: &Model, target: Target, output: &Path) -> Result<Converted> {
 }
 
 /// The model `name` as a file of `format`, its head in `head` where that is another: written once into the user's data
-/// folder, under the digest of its values and what tells this build's encoders from others.
+/// folder, under the digest of its values and what tells this build's encoders from others. A format of a peer's own is
+/// written by the tools of that peer, which read the values in BF16.
 pub(crate) fn written_as(name: &str, format: &str, head: Option<&str>, settings: &Settings) -> Result<String> {
-    let target = target(format, head)?;
     let model = open_model(name, settings)?;
-    let digest = model.values_digest()?;
-    let label = model.describe()?.name;
+    let label = format!("{}-{format}", model.describe()?.name);
+    let digest = &model.values_digest()?[..12];
+    if let Some(peer) = writer(format) {
+        if let Some(head) = head {
+            let expected = format!("none: the tools of {} choose it", peer.name);
+            return Err(Fault::new("format of the head", expected, format!("`{head}`")).into());
+        }
+        let path = once(settings, format!("{label}-{digest}-{}", version(peer)))?;
+        if !path.exists() {
+            let here = tools(peer, &settings.home)?;
+            let source = written_as(name, "bf16", None, settings)?;
+            let by = (peer, &here, settings.home.as_path());
+            step_by_step(peer, |go_on| convert_for(by, source.as_ref(), (format, &path), go_on))?;
+        }
+        return Ok(path.to_string_lossy().into_owned());
+    }
+    let target = target(format, head)?;
     let ending = if matches!(target, Target::Gguf { .. }) { ".gguf" } else { "" };
     let head = head.filter(|h| *h != format).map(|h| format!("-head-{h}")).unwrap_or_default();
-    let version = target.version()?;
-    let name = format!("{label}-{format}{head}-{}-{version}{ending}", &digest[..12]);
-    let path = settings.home.join("written").join(name);
+    let path = once(settings, format!("{label}{head}-{digest}-{}{ending}", target.version()?))?;
     if !path.exists() {
-        std::fs::create_dir_all(settings.home.join("written"))
-            .with_context(|| format!("cannot make {}", settings.home.join("written").display()))?;
         write(&model, target, &path)?;
     }
     Ok(path.to_string_lossy().into_owned())
+}
+
+/// The place of what is written once and called `name`.
+fn once(settings: &Settings, name: String) -> Result<PathBuf> {
+    let folder = settings.home.join("written");
+    std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    Ok(folder.join(name))
 }
 
 /// What is to be written, of the names of a format and of the head's.

@@ -116,7 +116,7 @@ pub fn install(
     }
     let start = Instant::now();
     let staging = Staging::make(entry, home)?;
-    let mut work = Work { entry, folder: &staging.0, go_on };
+    let mut work = Work { doing: "installing", entry, folder: &staging.0, go_on };
     let (program, arguments) = match entry.recipe {
         Recipe::CMake { from, options } => work.build(from, options, carried)?,
         Recipe::Python { requirements } => work.environment(requirements)?,
@@ -158,7 +158,7 @@ pub fn pack(
         return Err(Fault::new(entry.name, "a peer that is built from sources of a package", "another recipe").into());
     };
     let staging = Staging::make(entry, home)?;
-    let mut work = Work { entry, folder: &staging.0, go_on };
+    let mut work = Work { doing: "packing the sources of", entry, folder: &staging.0, go_on };
     let (_, root) = work.fetch(from)?;
     let files = sources::files(&root, from)?;
     let packed = staging.0.join("needed.tar.gz");
@@ -171,7 +171,7 @@ pub fn pack(
 }
 
 /// Digest of everything that decides what an install becomes.
-fn recipe_sha256(entry: &Entry) -> String {
+pub(super) fn recipe_sha256(entry: &Entry) -> String {
     sha256_hex(format!("{} {:?} {:?}", entry.version, entry.recipe, entry.sources).as_bytes())
 }
 
@@ -182,15 +182,15 @@ pub(super) fn processor(entry: &Entry) -> String {
     if entry.backend == "cpu" { processor } else { format!("{processor}, {}", nvml::name(0)) }
 }
 
-fn disk(path: &Path, error: &std::io::Error) -> Fault {
+pub(super) fn disk(path: &Path, error: &std::io::Error) -> Fault {
     Fault::new(path.display().to_string(), "a file that can be read and written", error.to_string())
 }
 
 /// A folder that is removed unless it was finished.
-struct Staging(PathBuf);
+pub(super) struct Staging(pub(super) PathBuf);
 
 impl Staging {
-    fn make(entry: &Entry, home: &Path) -> Result<Self, Fault> {
+    pub(super) fn make(entry: &Entry, home: &Path) -> Result<Self, Fault> {
         let parts = home.join("peers/.parts");
         let path = parts.join(format!("{}.{}", entry.name, std::process::id()));
         Self::remove_abandoned(&parts);
@@ -226,11 +226,13 @@ impl Drop for Staging {
     }
 }
 
-/// An install under way.
-struct Work<'a> {
-    entry: &'a Entry,
-    folder: &'a Path,
-    go_on: &'a mut dyn FnMut(&str, Duration) -> bool,
+/// Steps of an install, or of what an installed peer is asked for, under way.
+pub(super) struct Work<'a> {
+    /// What its errors say is done to the entry.
+    pub(super) doing: &'static str,
+    pub(super) entry: &'a Entry,
+    pub(super) folder: &'a Path,
+    pub(super) go_on: &'a mut dyn FnMut(&str, Duration) -> bool,
 }
 
 /// The program and its arguments, inside the folder.
@@ -332,7 +334,7 @@ impl Work<'_> {
     }
 
     /// Runs one step in the folder, its output in the log.
-    fn run(&mut self, step: &str, program: &Path, arguments: &[String]) -> Result<(), LabError> {
+    pub(super) fn run(&mut self, step: &str, program: &Path, arguments: &[String]) -> Result<(), LabError> {
         self.run_in(self.folder, step, program, arguments)
     }
 
@@ -344,7 +346,7 @@ impl Work<'_> {
         let err = out.try_clone().map_err(|e| disk(&log, &e))?;
         let mut command = Command::new(program);
         command.args(arguments).current_dir(place).process_group(0);
-        let at = format!("installing {}: {step}", self.entry.name);
+        let at = format!("{} {}: {step}", self.doing, self.entry.name);
         let mut child = command.stdin(Stdio::null()).stdout(out).stderr(err).spawn().map_err(|e| {
             let remedy = format!("install {}", program.display());
             Fault::new(at.clone(), format!("{} to run", program.display()), e.to_string()).remedy(remedy)

@@ -29,6 +29,8 @@ pub struct Entry {
     /// Words of its log, any of which proves that its packed kernels run, or that a device has its weights; empty when its
     /// log names neither.
     pub fast_marks: &'static [&'static str],
+    /// Formats that its own tools write a model in, by `convert.py` beside its shim; empty when it reads tare's files alone.
+    pub writes: &'static [&'static str],
 }
 
 /// How a peer comes to this host.
@@ -111,7 +113,7 @@ const LLAMA_CPP_SHIM: &[(&str, &str)] = &[
 /// The protocol of the Python shims.
 const PROTOCOL_PY: (&str, &str) = ("protocol.py", include_str!("../../../../peers/protocol.py"));
 
-/// No shim pins.
+/// No shim pins; OpenVINO pins its workers itself.
 const UNPINNED: &str = "threads pinned to processors (tare pins its own)";
 
 /// All of them.
@@ -139,6 +141,7 @@ pub const ENTRIES: &[Entry] = &[
             "weights read into memory (what it does not repack stays in the mapped file)",
         ],
         fast_marks: &["REPACK model buffer", "AMX model buffer"],
+        writes: &[],
     },
     Entry {
         name: "llama.cpp-cuda",
@@ -152,6 +155,7 @@ pub const ENTRIES: &[Entry] = &[
         candidates: &["{}", r#"{"sampling":"device"}"#, r#"{"ubatch":2048}"#, r#"{"threads":"half"}"#],
         without: &["OpenMP (its own thread pool runs, which can rest)", UNPINNED],
         fast_marks: &["CUDA0 model buffer"],
+        writes: &[],
     },
     Entry {
         name: "transformers",
@@ -165,6 +169,7 @@ pub const ENTRIES: &[Entry] = &[
         candidates: &["{}", r#"{"attention":"eager"}"#, r#"{"inductor":true}"#, r#"{"threads":"half"}"#],
         without: &[UNPINNED],
         fast_marks: &[],
+        writes: &[],
     },
     Entry {
         name: "candle",
@@ -181,6 +186,7 @@ pub const ENTRIES: &[Entry] = &[
         candidates: &["{}", r#"{"threads":"half"}"#],
         without: &[UNPINNED],
         fast_marks: &[],
+        writes: &[],
     },
     Entry {
         name: "openai",
@@ -194,21 +200,38 @@ pub const ENTRIES: &[Entry] = &[
         candidates: &[],
         without: &[],
         fast_marks: &[],
+        writes: &[],
     },
     Entry {
-        name: "openvino-genai",
-        version: "-",
-        about: "reads a folder exported for OpenVINO: other files and other packings of the same values",
+        name: "openvino",
+        version: "2026.4.1",
+        about: "reads what its own tools make of a model (openvino-int4, openvino-int8): tare reads the same packed values \
+                beside it",
         backend: "cpu",
-        recipe: Recipe::LeftOut {
-            why: "no shim yet; its model server speaks the OpenAI API: clock that with `tare clock --url`",
+        recipe: Recipe::Python {
+            requirements: &[
+                "openvino==2026.4.1",
+                "optimum-intel==2.2.0",
+                "nncf==3.4.0",
+                "torch==2.15.0",
+                "transformers==5.5.4",
+                "accelerate==1.15.0",
+                "gguf==0.19.0",
+            ],
         },
         withheld: None,
-        alone: Some("it has no shim"),
-        sources: &[],
-        candidates: &[],
-        without: &[],
-        fast_marks: &[],
+        alone: Some("its stateful graph is fed one sequence"),
+        sources: &[
+            PROTOCOL_PY,
+            ("shim.py", include_str!("../../../../peers/openvino/shim.py")),
+            ("convert.py", include_str!("../../../../peers/openvino/convert.py")),
+        ],
+        candidates: &["{}", r#"{"pinning":false}"#, r#"{"hint":"THROUGHPUT"}"#, r#"{"threads":"half"}"#],
+        without: &[
+            "inference in F32 (on AMX one token comes sooner in it and a prompt later: of its decode this is not the best)",
+        ],
+        fast_marks: &["FullyConnected brgemm"],
+        writes: &["openvino-int4", "openvino-int8"],
     },
     Entry {
         name: "mistral.rs",
@@ -222,6 +245,7 @@ pub const ENTRIES: &[Entry] = &[
         candidates: &[],
         without: &[],
         fast_marks: &[],
+        writes: &[],
     },
     Entry {
         name: "mlx",
@@ -238,6 +262,7 @@ pub const ENTRIES: &[Entry] = &[
         candidates: &[],
         without: &[],
         fast_marks: &[],
+        writes: &[],
     },
 ];
 
@@ -280,7 +305,7 @@ mod tests {
             let shimmed = !matches!(e.recipe, Recipe::Server | Recipe::LeftOut { .. });
             assert_eq!(shimmed, !e.sources.is_empty(), "{}", e.name);
             assert_eq!(shimmed, e.candidates.first() == Some(&"{}"), "{}: defaults are tried first", e.name);
-            assert_eq!(shimmed, e.without.contains(&UNPINNED), "{}", e.name);
+            assert_eq!(shimmed && e.name != "openvino", e.without.contains(&UNPINNED), "{}", e.name);
             assert!(e.runs_together(1).is_ok(), "{}", e.name);
             let said = e.runs_together(8).err().map(|f| f.to_string());
             assert_eq!(said.is_none(), e.name.starts_with("llama.cpp"), "{}: {said:?}", e.name);

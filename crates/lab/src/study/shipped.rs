@@ -1,7 +1,7 @@
 //! The studies inside the binary.
 
 /// Name and TOML, in the order of `tare study --list`.
-pub(super) const STUDIES: [(&str, &str); 24] = [
+pub(super) const STUDIES: [(&str, &str); 26] = [
     ("aa-duet", include_str!("../../../../studies/aa-duet.toml")),
     ("aa-balanced", include_str!("../../../../studies/aa-balanced.toml")),
     ("ladder", include_str!("../../../../studies/ladder.toml")),
@@ -17,6 +17,8 @@ pub(super) const STUDIES: [(&str, &str); 24] = [
     ("cpu-prefill-512-q4_0", include_str!("../../../../studies/cpu-prefill-512-q4_0.toml")),
     ("cpu-prefill-128-bf16", include_str!("../../../../studies/cpu-prefill-128-bf16.toml")),
     ("cpu-prefill-128-q4_0", include_str!("../../../../studies/cpu-prefill-128-q4_0.toml")),
+    ("cpu-prefill-512-openvino-int4", include_str!("../../../../studies/cpu-prefill-512-openvino-int4.toml")),
+    ("cpu-prefill-512-openvino-int8", include_str!("../../../../studies/cpu-prefill-512-openvino-int8.toml")),
     ("cpu-4b-q4_0", include_str!("../../../../studies/cpu-4b-q4_0.toml")),
     ("cpu-8k-q4_0", include_str!("../../../../studies/cpu-8k-q4_0.toml")),
     ("cpu-rows-8-q4_0", include_str!("../../../../studies/cpu-rows-8-q4_0.toml")),

@@ -14,13 +14,14 @@ const SCRIPT: Entry = Entry {
     candidates: &[],
     without: &[],
     fast_marks: &[],
+    writes: &[],
 };
 
 /// Puts an install in place as `install` would, without running a step.
 fn placed(entry: &Entry, home: &Path) -> Installed {
     let staging = Staging::make(entry, home).unwrap();
     let mut go_on = |_: &str, _: Duration| true;
-    Work { entry, folder: &staging.0, go_on: &mut go_on }.write_sources().unwrap();
+    Work { doing: "installing", entry, folder: &staging.0, go_on: &mut go_on }.write_sources().unwrap();
     let shim = "shim.py";
     let done = Installed {
         name: entry.name.into(),
@@ -77,7 +78,7 @@ fn a_failed_or_interrupted_step_leaves_nothing() {
     let home = tempfile::tempdir().unwrap();
     let staging = Staging::make(&SCRIPT, home.path()).unwrap();
     let mut go_on = |_: &str, _: Duration| true;
-    let mut work = Work { entry: &SCRIPT, folder: &staging.0, go_on: &mut go_on };
+    let mut work = Work { doing: "installing", entry: &SCRIPT, folder: &staging.0, go_on: &mut go_on };
     let failing = words("-c", &["echo the reason; exit 3"]);
     let error = work.run("failing", Path::new("sh"), &failing).unwrap_err().to_string();
     assert!(error.contains("failing") && error.contains("the reason"), "{error}");
@@ -87,7 +88,7 @@ fn a_failed_or_interrupted_step_leaves_nothing() {
     // The step starts a process of its own and waits for it: both must be gone.
     let mark = staging.0.join("started");
     let mut until = |_: &str, _: Duration| !mark.exists();
-    let mut work = Work { entry: &SCRIPT, folder: &staging.0, go_on: &mut until };
+    let mut work = Work { doing: "installing", entry: &SCRIPT, folder: &staging.0, go_on: &mut until };
     let waiting = words("-c", &["sleep 600 & echo $! > pid; mv pid started; wait"]);
     let error = work.run("waiting", Path::new("sh"), &waiting).unwrap_err();
     assert!(matches!(error, LabError::Interrupted), "{error}");
