@@ -48,7 +48,9 @@ fn a_clocked_request_is_gated_timed_and_kept() {
     std::fs::remove_file(home.path("ceilings.json")).ok();
     let v = clock(&home, &[]);
     assert_eq!(v["gate"]["passed"], true, "{}", v["gate"]);
-    for name in ["rounds-agree", "emulation-logit", "emulation-rank", "accuracy-logit", "accuracy-rank", "kv"] {
+    let (tokens, cache) =
+        (["emulation-logit", "emulation-rank", "accuracy-logit", "accuracy-rank"], ["kv", "kv-token"]);
+    for name in [&["rounds-agree"][..], &tokens, &cache].concat() {
         let check = v["gate"]["checks"].as_array().unwrap().iter().find(|c| c["name"] == name);
         assert!(check.is_some_and(|c| c["compared"].as_u64() > Some(0)), "{name}: {check:?}");
     }
