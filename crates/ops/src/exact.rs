@@ -290,7 +290,7 @@ mod tests {
                 logits[0] = 3.0;
                 let bounds = log_probabilities(&logits, &[3.0]);
                 let exact = -(1.0 + (vocab - 1) as f64 * f64::from(-below).exp()).ln();
-                assert!((bounds.value[0] - exact).abs() < 1e-12, "{vocab} {below}");
+                assert!((bounds.value[0] - exact).abs() < 1e-10, "{vocab} {below}");
                 for run in [1, 16, 96] {
                     let off = bounds.off(0, in_runs(&logits, run));
                     assert!(off <= 1.0, "{vocab} logits {below} under the first in runs of {run}: {off}");
