@@ -16,7 +16,7 @@ const ROUNDS_AGREE: &str = "rounds-agree";
 const LOGIT_CHECKS: [&str; 2] = ["emulation-logit", "accuracy-logit"];
 /// Checks of the ids of the first run.
 const RANK_CHECKS: [&str; 2] = ["emulation-rank", "accuracy-rank"];
-/// Checks of the keys and of the values of every layer, of every row: of the furthest token, and of all others.
+/// Checks of the keys and of the values of every layer, of every row: of several tokens, and of the furthest.
 const KV_CHECKS: [&str; 2] = ["kv", "kv-token"];
 
 /// Everything that the gate says otherwise than the samples do. A check of another name is another writer's, and nothing

@@ -31,9 +31,9 @@ const MISSES_SHOWN: usize = 8;
 pub(crate) const ROUNDS_AGREE: &str = "rounds-agree";
 /// The check of warm-ups that draw fewer tokens than the request.
 pub(crate) const WARM_UPS: &str = "warm-ups";
-/// The check of cached keys and values, over all tokens of a layer but the furthest.
+/// The check of cached keys and values of several tokens of a layer.
 pub(crate) const CACHE: &str = "kv";
-/// The check of the keys and values of that token.
+/// The check of those of the token that is furthest away.
 pub(crate) const CACHED_TOKENS: &str = "kv-token";
 /// The check of what each launch of a step leaves.
 pub(crate) const OPERATORS: &str = "operators";
@@ -128,7 +128,7 @@ impl Gate<'_> {
     pub fn judge_cache(&self, engine: &mut Engine, run: &Run<'_>, report: &mut GateReport) -> Result<(), LabError> {
         if let Some(found) = self.cached(engine, run)? {
             let limits = self.thresholds.emulation(self.rig.class);
-            report.add(CACHE, limits.kv, &found.others);
+            report.add(CACHE, limits.kv, &found.several);
             report.add(CACHED_TOKENS, limits.kv_token, &found.furthest);
         }
         Ok(())

@@ -57,8 +57,8 @@ pub struct Emulation {
     pub logit: f64,
     /// How far an emitted token may lie under the best logit.
     pub rank_gap: f64,
-    /// Largest distance of the cached keys, or of the values, of a layer, as a share of their length: of all tokens but the
-    /// furthest.
+    /// Largest distance of a token's cached keys in a layer, or of its values, as a share of their length: of the fourth
+    /// furthest token.
     pub kv: f64,
     /// The same of the furthest token.
     pub kv_token: f64,
