@@ -48,7 +48,9 @@ fn a_clocked_request_is_gated_timed_and_kept() {
     std::fs::remove_file(home.path("ceilings.json")).ok();
     let v = clock(&home, &[]);
     assert_eq!(v["gate"]["passed"], true, "{}", v["gate"]);
-    for name in ["rounds-agree", "emulation-logit", "emulation-rank", "accuracy-logit", "accuracy-rank", "kv"] {
+    let (tokens, cache) =
+        (["emulation-logit", "emulation-rank", "accuracy-logit", "accuracy-rank"], ["kv", "kv-token"]);
+    for name in [&["rounds-agree"][..], &tokens, &cache].concat() {
         let check = v["gate"]["checks"].as_array().unwrap().iter().find(|c| c["name"] == name);
         assert!(check.is_some_and(|c| c["compared"].as_u64() > Some(0)), "{name}: {check:?}");
     }
@@ -282,6 +284,11 @@ fn planted_faults_are_caught_and_the_control_passes() {
         assert_eq!((&verdicts[0]["mutation"], &verdicts[0]["caught"]), (&json!("none"), &json!(false)), "{class}");
         for fault in &verdicts[1..] {
             assert_eq!((&fault["planted"], &fault["caught"]), (&json!(true), &json!(true)), "{class}: {fault}");
+            // What is wrong in decoded rows is seen in the cache as well, behind a prompt of hundreds of right ones.
+            let decoded = ["position-off-by-one", "wrong-kv-head", "residual-dropped"];
+            let in_cache = fault["by"].as_array().unwrap().contains(&json!("kv"));
+            let expected = decoded.iter().any(|name| fault["mutation"] == *name);
+            assert!(in_cache || !expected, "{class}: {fault}");
         }
         assert_eq!(v["holds"], true, "{class}");
     }

@@ -16,8 +16,8 @@ const ROUNDS_AGREE: &str = "rounds-agree";
 const LOGIT_CHECKS: [&str; 2] = ["emulation-logit", "accuracy-logit"];
 /// Checks of the ids of the first run.
 const RANK_CHECKS: [&str; 2] = ["emulation-rank", "accuracy-rank"];
-/// A check of the keys and of the values of every layer, of every row.
-const KV_CHECK: &str = "kv";
+/// Checks of the keys and of the values of every layer, of every row: of several tokens, and of the furthest.
+const KV_CHECKS: [&str; 2] = ["kv", "kv-token"];
 
 /// Everything that the gate says otherwise than the samples do. A check of another name is another writer's, and nothing
 /// is known about it.
@@ -43,7 +43,7 @@ pub(crate) fn faults(record: &Record) -> Vec<Fault> {
             faults.extend(spread_fault(check, first, &like_first).filter(|_| passed));
         } else if RANK_CHECKS.contains(&name) {
             faults.extend(compared_fault(check, tokens(&[first])));
-        } else if name == KV_CHECK && passed {
+        } else if KV_CHECKS.contains(&name) && passed {
             let layers = widest(record).pointer("/kv/layers").and_then(Value::as_u64);
             let rows = u64::from(record.work.rows);
             faults.extend(layers.and_then(|layers| compared_fault(check, layers.saturating_mul(2 * rows))));

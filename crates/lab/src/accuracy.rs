@@ -11,11 +11,12 @@ use tare_evidence::accuracy::{Accuracy, ScoredArm, Scorer};
 use tare_evidence::document::Document;
 use tare_formats::Role as Weights;
 use tare_model::Model;
+use tare_ops::exact::log_sum;
 
 use crate::LabError;
 use crate::facts;
 use crate::peers::PeerRunner;
-use crate::reference::{self, best_of, log_sum};
+use crate::reference::{self, best_of};
 use crate::rig::Rig;
 
 /// What gives the logits of every position of a sequence.

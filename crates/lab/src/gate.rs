@@ -7,11 +7,11 @@
 //!
 //! Of several sequences that run together each is judged as one that runs alone, and by the same passes.
 
+mod cache;
 mod emitted;
 
-use half::bf16;
-use tare_core::DType;
-use tare_engine::{Engine, ExportedKv, Retained};
+use cache::Differences;
+use tare_engine::{Engine, Retained};
 use tare_evidence::gate::{Check, GateReport, Miss};
 use tare_evidence::samples::RowTokens;
 use tare_ops::{Class, Order, class::CLASSES};
@@ -31,8 +31,10 @@ const MISSES_SHOWN: usize = 8;
 pub(crate) const ROUNDS_AGREE: &str = "rounds-agree";
 /// The check of warm-ups that draw fewer tokens than the request.
 pub(crate) const WARM_UPS: &str = "warm-ups";
-/// The check of cached keys and values.
+/// The check of cached keys and values of several tokens of a layer.
 pub(crate) const CACHE: &str = "kv";
+/// The check of those of the token that is furthest away.
+pub(crate) const CACHED_TOKENS: &str = "kv-token";
 /// The check of what each launch of a step leaves.
 pub(crate) const OPERATORS: &str = "operators";
 
@@ -124,8 +126,10 @@ impl Gate<'_> {
     /// # Errors
     /// As [`Gate::judge`].
     pub fn judge_cache(&self, engine: &mut Engine, run: &Run<'_>, report: &mut GateReport) -> Result<(), LabError> {
-        if let Some(errors) = self.kv_errors(engine, run)? {
-            report.add(CACHE, self.thresholds.emulation(self.rig.class).kv, &errors);
+        if let Some(found) = self.cached(engine, run)? {
+            let limits = self.thresholds.emulation(self.rig.class);
+            report.add(CACHE, limits.kv, &found.several);
+            report.add(CACHED_TOKENS, limits.kv_token, &found.furthest);
         }
         Ok(())
     }
@@ -154,13 +158,12 @@ impl Gate<'_> {
         self.requests.iter().enumerate().map(of).collect()
     }
 
-    /// Largest difference of the cached keys and values of each sequence, layer by layer in one number; none when the plan
-    /// keeps no cache.
-    fn kv_errors(&self, engine: &mut Engine, run: &Run<'_>) -> Result<Option<Vec<Finding>>, LabError> {
+    /// Differences of the cached keys and values of each sequence; none when the plan keeps no cache.
+    fn cached(&self, engine: &mut Engine, run: &Run<'_>) -> Result<Option<Differences>, LabError> {
         let Some(kept) = self.run_and_keep(engine, run)? else {
             return Ok(None);
         };
-        let mut findings = Vec::new();
+        let mut differences = Differences::default();
         for (n, (request, kept)) in self.requests.iter().zip(kept).enumerate() {
             let found = engine.export_retained(kept)?;
             engine.release_retained(kept);
@@ -171,16 +174,14 @@ impl Gate<'_> {
                 let Some(kept) = run_and_retain(&mut judge, tokens, 0)? else {
                     return Err(LabError::Judge("the judge kept no cache".to_string()));
                 };
-                kv_differences(&judge.export_retained(kept)?, &found)
+                Differences::between(&judge.export_retained(kept)?, &found)
             } else {
-                vec![other_tokens(&tokens, &found.tokens)]
+                Differences::of_tokens(&tokens, &found.tokens)
             };
-            findings.extend(of_sequence.into_iter().map(|f| match self.requests.len() {
-                1 => f,
-                _ => Finding { at: format!("sequence {n} {}", f.at), ..f },
-            }));
+            let named = if self.requests.len() > 1 { format!("sequence {n} ") } else { String::new() };
+            differences.extend(of_sequence, &named);
         }
-        Ok(Some(findings))
+        Ok(Some(differences))
     }
 
     /// Runs the request once more and keeps the keys and values of each sequence; none when the plan keeps no cache.
@@ -332,53 +333,9 @@ fn rank_gaps(scores: &[Vec<Score>]) -> Vec<Finding> {
     scores.iter().enumerate().flat_map(of_sequence).collect()
 }
 
-/// What a cache of other tokens than those that were timed is: a miss whatever the limit.
-fn other_tokens(expected: &[u32], found: &[u32]) -> Finding {
-    let at = expected.iter().zip(found).position(|(a, b)| a != b).unwrap_or(expected.len().min(found.len()));
-    let shown = |tokens: &[u32]| format!("{:?} there, {} tokens in all", tokens.get(at), tokens.len());
-    Finding { at: format!("cached token {at}"), error: f64::INFINITY, expected: shown(expected), found: shown(found) }
-}
-
-/// Largest difference of the keys and of the values of each layer. Caches of different sizes differ everywhere.
-fn kv_differences(expected: &ExportedKv, found: &ExportedKv) -> Vec<Finding> {
-    let dtype = expected.shape.dtype;
-    let width = dtype.bytes();
-    let value = |b: &[u8]| match dtype {
-        DType::BF16 => f64::from(bf16::from_le_bytes([b[0], b[1]]).to_f32()),
-        _ => f64::from(f32::from_le_bytes([b[0], b[1], b[2], b[3]])),
-    };
-    if expected.bytes.len() != found.bytes.len() {
-        let bytes = |kv: &ExportedKv| format!("{} bytes", kv.bytes.len());
-        return vec![Finding {
-            at: "the cache".into(),
-            error: f64::INFINITY,
-            expected: bytes(expected),
-            found: bytes(found),
-        }];
-    }
-    let plane = (expected.bytes.len() / (2 * expected.shape.layers)).max(width);
-    expected
-        .bytes
-        .chunks(plane)
-        .zip(found.bytes.chunks(plane))
-        .enumerate()
-        .map(|(i, (e, f))| {
-            let errors = e.chunks_exact(width).zip(f.chunks_exact(width)).map(|(a, b)| (value(a) - value(b)).abs());
-            let error = errors.fold(0.0, |m: f64, x| if x.is_nan() || m.is_nan() { f64::NAN } else { m.max(x) });
-            Finding {
-                at: format!("layer {} {}", i / 2, if i % 2 == 0 { "keys" } else { "values" }),
-                error,
-                expected: "the judge's".into(),
-                found: format!("elements up to {error} away"),
-            }
-        })
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tare_ops::KvShape;
 
     fn finding(error: f64) -> Finding {
         Finding { at: "x".into(), error, expected: "e".into(), found: "f".into() }
@@ -407,28 +364,6 @@ mod tests {
         {
             assert!(rank_gaps(&[vec![unknown]])[0].error.is_nan(), "a reference that is no number");
         }
-    }
-
-    #[test]
-    fn kv_is_compared_as_numbers() {
-        let kv = |v: &[f32]| ExportedKv {
-            tokens: vec![0],
-            shape: KvShape { layers: 1, kv_heads: 1, head_size: 2, dtype: DType::F32 },
-            bytes: v.iter().flat_map(|x| x.to_le_bytes()).collect(),
-        };
-        let d = kv_differences(&kv(&[1.0, 2.0, 3.0, 4.0]), &kv(&[1.0, 2.5, 3.0, f32::NAN]));
-        assert_eq!((d[0].at.as_str(), d[0].error), ("layer 0 keys", 0.5));
-        assert!(d[1].error.is_nan());
-    }
-
-    #[test]
-    fn a_cache_of_other_tokens_is_a_miss_under_any_limit() {
-        let mut r = GateReport { thresholds_version: "t".into(), checks: vec![], misses: vec![] };
-        r.add("kv", 1e9, &[other_tokens(&[4, 5, 6], &[4, 7, 6])]);
-        assert_eq!((r.checks[0].max_error, r.misses.len()), (0.0, 1));
-        assert_eq!(r.misses[0].at, "cached token 1");
-        r.add("kv", 1e9, &[other_tokens(&[4, 5], &[4])]);
-        assert_eq!(r.misses[1].at, "cached token 1");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use tare_core::digest::sha256_hex;
 use tare_engine::{Engine, Event, PromptLogits, Request};
+use tare_ops::exact::log_sum;
 
 use crate::LabError;
 
@@ -197,12 +198,6 @@ fn score_row(logits: &[f32], token: u32) -> Score {
 /// The likeliest token, the lower id on a tie.
 pub(crate) fn best_of(logits: &[f32]) -> usize {
     (1..logits.len()).fold(0, |best, i| if logits[i] > logits[best] { i } else { best })
-}
-
-/// Natural logarithm of the sum of exponentials, in F64.
-pub(crate) fn log_sum(logits: &[f32]) -> f64 {
-    let max = f64::from(logits[best_of(logits)]);
-    max + logits.iter().map(|&l| (f64::from(l) - max).exp()).sum::<f64>().ln()
 }
 
 #[cfg(test)]

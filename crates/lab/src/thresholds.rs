@@ -57,8 +57,11 @@ pub struct Emulation {
     pub logit: f64,
     /// How far an emitted token may lie under the best logit.
     pub rank_gap: f64,
-    /// Largest difference of a cached key or value.
+    /// Largest distance of a token's cached keys in a layer, or of its values, as a share of their length: of the fourth
+    /// furthest token.
     pub kv: f64,
+    /// The same of the furthest token.
+    pub kv_token: f64,
 }
 
 /// Limits of a class against f32.
@@ -114,7 +117,7 @@ mod tests {
             assert!(t.accuracy(c.name).is_ok(), "{}", c.name);
         }
         assert!(t.accuracy("fp8").is_err());
-        let exact = Emulation { logit: 0.0, rank_gap: 0.0, kv: 0.0 };
+        let exact = Emulation { logit: 0.0, rank_gap: 0.0, kv: 0.0, kv_token: 0.0 };
         let of = |name| t.emulation(Class::by_name(name).unwrap());
         assert!(of("bf16") == exact && of("f32") == exact, "an order that is kept leaves nothing open");
         assert!(of("bf16-free") != exact);

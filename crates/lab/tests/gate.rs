@@ -76,7 +76,9 @@ fn honest_runs_pass_under_every_storage_and_class() {
             assert!(report.misses.is_empty(), "{plan} {class}: {:?}", report.misses);
             let has = |name: &str| report.checks.iter().any(|c| c.name == name && c.compared > 0);
             assert_eq!(has("accuracy-logit"), class != "f32", "{plan} {class}: f32 is its own reference");
-            assert_eq!(has("kv"), plan != "recompute", "{plan} {class}: where there is a cache, it is compared");
+            for check in ["kv", "kv-token"] {
+                assert_eq!(has(check), plan != "recompute", "{plan} {class}: where there is a cache, it is compared");
+            }
             assert_eq!(
                 has("operators"),
                 class == "w4a16-free",

@@ -125,7 +125,8 @@ fn every_sequence_passes_the_gate_in_every_kind_of_class() {
         let compared = |name: &str| report.checks.iter().find(|c| c.name == name).map_or(0, |c| c.compared);
         let tokens = (SEQUENCES * LENGTHS.output_tokens) as u64;
         assert_eq!((compared("emulation-rank"), compared("emulation-logit")), (tokens, 2 * tokens), "{class}");
-        assert_eq!(compared("kv"), (2 * SEQUENCES * scene.model.config().layers) as u64, "{class}");
+        let planes = (2 * SEQUENCES * scene.model.config().layers) as u64;
+        assert_eq!((compared("kv"), compared("kv-token")), (planes, planes), "{class}");
         assert_eq!(compared("operators") > 0, class == "w4a16-free", "{class}");
     }
 }

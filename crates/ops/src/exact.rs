@@ -21,8 +21,11 @@ const SUM: f64 = 1.0 / 32_768.0;
 const WEIGHT: f64 = 1.0 / 65_536.0;
 /// What a score may be off, as a share of the sizes of its terms.
 const SCORE: f64 = 1.0 / 1_048_576.0;
-/// Relative limit of results that are no sums of both signs: norms, gated units, logarithms of sums of exponentials.
+/// Relative limit of results that are no sums of both signs: norms, gated units, sums of exponentials
+/// ([`log_probabilities`]). 2^-17, which is 128 times [`ROUNDED`].
 const RELATIVE: f64 = 1.0 / 131_072.0;
+/// Rounding to F32, as a share of the number.
+const ROUNDED: f64 = 1.0 / 16_777_216.0;
 /// Rounding to BF16, as a share of the number.
 const BF16: f64 = 1.0 / 256.0;
 /// Numbers so small may be lost: units that multiply in BF16 need not keep those below the least normal one.
@@ -52,15 +55,6 @@ impl Bounds {
         let mut bounds = Self::exactly(reference);
         for (limit, value) in bounds.limit.iter_mut().zip(&bounds.value) {
             *limit = RELATIVE * value.abs() + LOST;
-        }
-        bounds
-    }
-
-    /// Logarithms of sums of exponentials, or numbers beside them, by what the reference gives for them.
-    pub fn around_logarithms(reference: &[f32]) -> Self {
-        let mut bounds = Self::exactly(reference);
-        for (limit, value) in bounds.limit.iter_mut().zip(&bounds.value) {
-            *limit = RELATIVE * (1.0 + value.abs());
         }
         bounds
     }
@@ -244,10 +238,73 @@ pub fn swiglu(gate: &Bounds, up: &Bounds) -> Bounds {
     Bounds { value, limit }
 }
 
+/// `ln sum_i e^(x_i)` of a row of logits, in F64.
+pub fn log_sum(logits: &[f32]) -> f64 {
+    let most = logits.iter().fold(f64::NEG_INFINITY, |m, x| m.max(f64::from(*x)));
+    most + logits.iter().map(|x| (f64::from(*x) - most).exp()).sum::<f64>().ln()
+}
+
+/// Log-probabilities of the logits `of` in the row `logits`, each `x - most - ln S` with `S = sum_i e^(x_i - most)`.
+///
+/// Nothing cancels in S, so that what it may be off is a share of it, and `ln S` is off by that share. In units of
+/// u = 2^-24, what one rounding costs:
+/// - A difference d = most - x is rounded by at most u d, which changes its term by that share. Over all terms that is u times
+///   the mean of d, and the mean of d is at most ln V (their entropy is ln S + mean d), 12 for 151,936 logits. A part that
+///   sums under a maximum of its own splits d in two, whose sizes add up to d.
+/// - An exponential is within 1.1 units in the last place, 2.2 u; with the factor that brings a part under the maximum of
+///   the row, and their product, 5.4 u.
+/// - Each addition rounds what it has by at most u: a sum in which no term goes through more than k additions is off by k u.
+///
+/// The first two are below 18 u, so that 2^-17 leaves room for k = 110 in any order. Lanes that take one term after the
+/// other have chains of V / lanes: the reference's 16 lanes go through 3,072 additions for 49,152 logits and may be 3,072 u
+/// off, most of it where a likely token comes first and every small term is rounded against it. That order is
+/// known by its bits; it is no centre for another. The logarithm is taken in F64 and rounded to F32 once.
+pub fn log_probabilities(logits: &[f32], of: &[f32]) -> Bounds {
+    let log_sum = log_sum(logits);
+    let value: Vec<f64> = of.iter().map(|x| f64::from(*x) - log_sum).collect();
+    let limit = value.iter().map(|v| RELATIVE + ROUNDED * v.abs()).collect();
+    Bounds { value, limit }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::reference::exp::exp;
     use tare_core::{Blob, Format};
+
+    /// The log-probability of the largest logit, by a sum in F32 over runs of `run` terms that are added one after the other.
+    fn in_runs(logits: &[f32], run: usize) -> f32 {
+        let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let mut sums: Vec<f32> = logits.chunks(run).map(|x| x.iter().fold(0.0, |sum, x| sum + exp(x - most))).collect();
+        while sums.len() > 1 {
+            sums = sums.chunks(2).map(|two| two.iter().sum()).collect();
+        }
+        -f64::from(sums[0]).ln() as f32
+    }
+
+    #[test]
+    fn short_ways_to_add_exponentials_are_within_the_limit_of_log_probabilities_and_long_ones_are_not() {
+        for vocab in [49_152, 151_936] {
+            for below in [0.0f32, 1.0, 11.0, 17.0] {
+                let mut logits = vec![3.0 - below; vocab];
+                logits[0] = 3.0;
+                let bounds = log_probabilities(&logits, &[3.0]);
+                let exact = -(1.0 + (vocab - 1) as f64 * f64::from(-below).exp()).ln();
+                assert!((bounds.value[0] - exact).abs() < 1e-10, "{vocab} {below}");
+                for run in [1, 16, 96] {
+                    let off = bounds.off(0, in_runs(&logits, run));
+                    assert!(off <= 1.0, "{vocab} logits {below} under the first in runs of {run}: {off}");
+                }
+                logits[1] = f32::NEG_INFINITY;
+                let lacks = log_probabilities(&logits, &[3.0]).value[0] as f32;
+                let share = (exact - f64::from(below)).exp();
+                assert!(share < 1.2 * RELATIVE || bounds.off(0, lacks) > 1.0, "a term of share {share}");
+            }
+            let mut peaked = vec![-17.0; vocab];
+            peaked[0] = 0.0;
+            assert!(log_probabilities(&peaked, &[0.0]).off(0, in_runs(&peaked, vocab / 16)) > 1.0, "{vocab}");
+        }
+    }
 
     #[test]
     fn what_is_known_is_equal_or_outside() {

@@ -19,7 +19,7 @@ use crate::campaign::design::{Seating, Slot};
 use crate::campaign::journal::{Journal, RoundLog};
 use crate::facts::{self, ArmFacts};
 use crate::floor::CeilingKind;
-use crate::gate::{CACHE, ROUNDS_AGREE};
+use crate::gate::{CACHE, CACHED_TOKENS, ROUNDS_AGREE};
 use crate::host::{self, Moment};
 use crate::study::Study;
 use crate::weigh::timing_contract;
@@ -234,7 +234,7 @@ fn whole_gate(judged: &[&Judged]) -> GateReport {
         let all = || judged.iter().flat_map(|j| j.gate.checks.iter().map(move |c| (j, c)));
         let same = || all().filter(|(_, c)| c.name == check.name);
         let max_error = same().map(|(_, c)| c.max_error).fold(0.0, f64::max);
-        let once = check.name == CACHE || check.name.ends_with("-rank");
+        let once = [CACHE, CACHED_TOKENS].contains(&check.name.as_str()) || check.name.ends_with("-rank");
         let like_first = same().filter(|(j, _)| same_ids(j, first));
         let compared = if once { check.compared } else { like_first.map(|(_, c)| c.compared).sum() };
         whole.checks.push(Check { max_error, compared, ..check.clone() });

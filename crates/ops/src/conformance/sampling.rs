@@ -11,10 +11,46 @@ use crate::sampling::{SampleOrder, Sampler, SamplingParams};
 
 pub(super) fn cases() -> Vec<Case> {
     let sizes = [("v1", 1), ("v17", 17), ("v64", 64), ("v1000", 1000)];
-    sizes
+    let drawn = sizes
         .into_iter()
-        .flat_map(|(name, vocab)| [SampleOrder::Hf, SampleOrder::LlamaCpp].map(|o| case(name, vocab, o)))
-        .collect()
+        .flat_map(|(name, vocab)| [SampleOrder::Hf, SampleOrder::LlamaCpp].map(|o| case(name, vocab, o)));
+    drawn.chain([49_152, 151_936].map(summed)).collect()
+}
+
+/// Rows of a large vocabulary that are hard on a sum of exponentials: one logit far above many that are lost when they are
+/// added to it one after the other, first, last and among noise; all equal; and the first drawn with more asked of it.
+fn summed(vocab: usize) -> Case {
+    const ROWS: usize = 5;
+    let (mut noise, most) = (Noise::new(vocab as u64), 9.0);
+    let mut d = Draft::new(format!("sample.summed.v{vocab}"), ROWS);
+    let mut logits = vec![most - 17.0; ROWS * vocab];
+    let rows: Vec<&mut [f32]> = logits.chunks_mut(vocab).collect();
+    for (t, row) in rows.into_iter().enumerate() {
+        match t {
+            1 => row[vocab - 1] = most,
+            2 => {
+                row.iter_mut().for_each(|x| *x = most - 15.0 + 3.0 * noise.number());
+                row[vocab / 3] = most;
+            }
+            3 => {}
+            _ => row[0] = most,
+        }
+    }
+    let x = d.input("x", &logits);
+    let out = d.buffer("logits", vocab, RowSpace::Selected);
+    d.call(Op::SelectRows { x, out });
+    d.test(Op::Sample { logits: out });
+    let batch = d.batch();
+    batch.rows.iter_mut().enumerate().for_each(|(t, row)| row.wants = Wants::Token(t as u32));
+    let sampler = |t: usize| {
+        let greedy = SamplingParams::default();
+        let hot = SamplingParams { temperature: 0.9, top_p: 0.7, top_logprobs: 5, ..greedy.clone() };
+        let none: Arc<[u32]> = Arc::new([]);
+        let params = Arc::new(if t + 1 == ROWS { hot } else { greedy });
+        Sampler { params, seed: 1, index: 0, prompt: none, output: Vec::new(), allowed: None }
+    };
+    batch.samplers = (0..ROWS).map(sampler).collect();
+    d.done()
 }
 
 /// One row for each way of drawing, in one batch: greedy, tied, hot, filtered, penalised, masked, with a top.
