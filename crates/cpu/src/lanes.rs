@@ -1,8 +1,8 @@
 //! Sixteen F32 lanes, whatever registers they take: the vocabulary that every kernel is written in, once.
 //!
 //! The order of every reduction is that of [`tare_ops::reference::lanes`]: 16 lanes, then a tree. A kernel written
-//! with [`Lanes`] therefore gives the same bits on every instruction set: one register of AVX-512, two of AVX2, or an
-//! array that plain Rust code works on (which a compiler turns into four registers of NEON).
+//! with [`Lanes`] therefore gives the same bits on every instruction set: one register of AVX-512, two of AVX2,
+//! four of NEON, or an array that plain Rust code works on.
 //!
 //! A value of a type that implements [`Lanes`] is a *proof* that the processor has the instructions: there is no other
 //! way to get one than [`Lanes::detect`].
@@ -12,6 +12,8 @@ pub mod array;
 pub mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub mod avx512;
+#[cfg(target_arch = "aarch64")]
+pub mod neon;
 
 use tare_ops::Isa;
 use tare_ops::reference::exp as e;
@@ -294,5 +296,7 @@ mod tests {
             avx2::Avx2::detect().into_iter().for_each(is_transposed);
             avx512::Avx512::detect().into_iter().for_each(is_transposed);
         }
+        #[cfg(target_arch = "aarch64")]
+        neon::Neon::detect().into_iter().for_each(is_transposed);
     }
 }
