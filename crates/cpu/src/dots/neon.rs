@@ -5,7 +5,7 @@
 
 use super::{DotKernel, Dots};
 use crate::lanes::Lanes;
-use crate::lanes::neon::Neon;
+use crate::lanes::neon::{Neon, each};
 use std::arch::aarch64::*;
 use std::arch::asm;
 use tare_ops::Isa;
@@ -16,30 +16,6 @@ pub struct NeonDots<const DOTPROD: bool>(Neon);
 
 type B = [uint8x16_t; 4];
 type I = [int32x4_t; 4];
-
-/// An expression for each register. Not a closure: those do not inherit the instruction set.
-macro_rules! each {
-    ($i:ident => $e:expr) => {
-        [
-            {
-                let $i = 0;
-                $e
-            },
-            {
-                let $i = 1;
-                $e
-            },
-            {
-                let $i = 2;
-                $e
-            },
-            {
-                let $i = 3;
-                $e
-            },
-        ]
-    };
-}
 
 #[target_feature(enable = "neon,dotprod")]
 fn with_dotprod<K: DotKernel>(d: NeonDots<true>, kernel: K) {

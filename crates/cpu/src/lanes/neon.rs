@@ -1,6 +1,7 @@
 //! Lanes as four registers of Arm Advanced SIMD: lanes 0 to 3, 4 to 7, 8 to 11 and 12 to 15.
 //!
-//! These instructions belong to every target of this architecture that tare is built for, so that closures have them too.
+//! These instructions belong to every target of this architecture that tare is built for: kernels need no function that is
+//! compiled for them.
 
 use super::{Kernel, LANES, Lanes};
 use std::arch::aarch64::*;
@@ -22,11 +23,30 @@ pub struct Affine {
 type V = [float32x4_t; 4];
 type Q = [uint32x4_t; 4];
 
-/// What `f` gives for each register.
-#[inline(always)]
-fn each<R>(f: impl Fn(usize) -> R) -> [R; 4] {
-    [f(0), f(1), f(2), f(3)]
+/// An expression for each register. Not a closure: those do not inherit the instruction set.
+macro_rules! each {
+    ($i:ident => $e:expr) => {
+        [
+            {
+                let $i = 0;
+                $e
+            },
+            {
+                let $i = 1;
+                $e
+            },
+            {
+                let $i = 2;
+                $e
+            },
+            {
+                let $i = 3;
+                $e
+            },
+        ]
+    };
 }
+pub(crate) use each;
 
 /// The lower halves of both, and the upper ones.
 ///
@@ -72,7 +92,7 @@ impl Lanes for Neon {
     }
     #[inline(always)]
     unsafe fn load(self, p: *const f32) -> V {
-        unsafe { each(|i| vld1q_f32(p.add(4 * i))) }
+        unsafe { each!(i => vld1q_f32(p.add(4 * i))) }
     }
     #[inline(always)]
     unsafe fn load_part(self, p: *const f32, n: usize, fill: f32) -> V {
@@ -85,7 +105,7 @@ impl Lanes for Neon {
     #[inline(always)]
     unsafe fn store(self, p: *mut f32, v: V) {
         unsafe {
-            each(|i| vst1q_f32(p.add(4 * i), v[i]));
+            each!(i => vst1q_f32(p.add(4 * i), v[i]));
         }
     }
     #[inline(always)]
@@ -99,40 +119,40 @@ impl Lanes for Neon {
 
     #[inline(always)]
     fn add(self, a: V, b: V) -> V {
-        unsafe { each(|i| vaddq_f32(a[i], b[i])) }
+        unsafe { each!(i => vaddq_f32(a[i], b[i])) }
     }
     #[inline(always)]
     fn sub(self, a: V, b: V) -> V {
-        unsafe { each(|i| vsubq_f32(a[i], b[i])) }
+        unsafe { each!(i => vsubq_f32(a[i], b[i])) }
     }
     #[inline(always)]
     fn mul(self, a: V, b: V) -> V {
-        unsafe { each(|i| vmulq_f32(a[i], b[i])) }
+        unsafe { each!(i => vmulq_f32(a[i], b[i])) }
     }
     #[inline(always)]
     fn div(self, a: V, b: V) -> V {
-        unsafe { each(|i| vdivq_f32(a[i], b[i])) }
+        unsafe { each!(i => vdivq_f32(a[i], b[i])) }
     }
     #[inline(always)]
     fn fma(self, a: V, b: V, c: V) -> V {
-        unsafe { each(|i| vfmaq_f32(c[i], a[i], b[i])) }
+        unsafe { each!(i => vfmaq_f32(c[i], a[i], b[i])) }
     }
     #[inline(always)]
     fn max(self, a: V, b: V) -> V {
-        unsafe { each(|i| vmaxq_f32(a[i], b[i])) }
+        unsafe { each!(i => vmaxq_f32(a[i], b[i])) }
     }
     #[inline(always)]
     fn if_less(self, a: V, b: V, yes: V, no: V) -> V {
-        unsafe { each(|i| vbslq_f32(vcltq_f32(a[i], b[i]), yes[i], no[i])) }
+        unsafe { each!(i => vbslq_f32(vcltq_f32(a[i], b[i]), yes[i], no[i])) }
     }
     #[inline(always)]
     fn if_nan(self, a: V, yes: V, no: V) -> V {
-        unsafe { each(|i| vbslq_f32(vceqq_f32(a[i], a[i]), no[i], yes[i])) }
+        unsafe { each!(i => vbslq_f32(vceqq_f32(a[i], a[i]), no[i], yes[i])) }
     }
     #[inline(always)]
     fn add_exponent(self, y: V, n: V) -> V {
         unsafe {
-            each(|i| {
+            each!(i => {
                 let n = vshlq_n_u32::<23>(vreinterpretq_u32_f32(n[i]));
                 vreinterpretq_f32_u32(vaddq_u32(vreinterpretq_u32_f32(y[i]), n))
             })
@@ -148,9 +168,9 @@ impl Lanes for Neon {
     #[inline(always)]
     fn sum_each(self, v: &[V; LANES]) -> V {
         unsafe {
-            each(|i| {
+            each!(i => {
                 // 16 -> 4: `fours[j]` is vector 4 i + j.
-                let fours = each(|j| four_sums(&v[4 * i + j]));
+                let fours = each!(j => four_sums(&v[4 * i + j]));
                 // 4 -> 2: two vectors in each register.
                 let [a, b] = halves_of(fours[0], fours[1]);
                 let [c, d] = halves_of(fours[2], fours[3]);
@@ -163,14 +183,16 @@ impl Lanes for Neon {
         let mut out = *v;
         unsafe {
             // Squares of four by four: register `c` of vectors 4 r to 4 r + 3 becomes register `r` of 4 c to 4 c + 3.
-            for (r, c) in (0..4).flat_map(|r| (0..4).map(move |c| (r, c))) {
-                let row = each(|i| v[4 * r + i][c]);
-                // Lanes 0 and 2 of two rows side by side, and lanes 1 and 3.
-                let (even, odd) = (vtrn1q_f32(row[0], row[1]), vtrn2q_f32(row[0], row[1]));
-                let [zero, two] = halves_of(even, vtrn1q_f32(row[2], row[3]));
-                let [one, three] = halves_of(odd, vtrn2q_f32(row[2], row[3]));
-                for (j, column) in [zero, one, two, three].into_iter().enumerate() {
-                    out[4 * c + j][r] = column;
+            for r in 0..4 {
+                for c in 0..4 {
+                    let row = each!(i => v[4 * r + i][c]);
+                    // Lanes 0 and 2 of two rows side by side, and lanes 1 and 3.
+                    let (even, odd) = (vtrn1q_f32(row[0], row[1]), vtrn2q_f32(row[0], row[1]));
+                    let [zero, two] = halves_of(even, vtrn1q_f32(row[2], row[3]));
+                    let [one, three] = halves_of(odd, vtrn2q_f32(row[2], row[3]));
+                    for (j, column) in [zero, one, two, three].into_iter().enumerate() {
+                        out[4 * c + j][r] = column;
+                    }
                 }
             }
         }
@@ -187,7 +209,7 @@ impl Lanes for Neon {
     }
     #[inline(always)]
     unsafe fn words(self, p: *const u8) -> Q {
-        unsafe { each(|i| vreinterpretq_u32_u8(vld1q_u8(p.add(16 * i)))) }
+        unsafe { each!(i => vreinterpretq_u32_u8(vld1q_u8(p.add(16 * i)))) }
     }
     #[inline(always)]
     unsafe fn signed_bytes(self, p: *const u8) -> V {
@@ -200,7 +222,7 @@ impl Lanes for Neon {
                 vmovl_s16(vget_low_s16(high)),
                 vmovl_high_s16(high),
             ];
-            each(|i| vcvtq_f32_s32(wide[i]))
+            each!(i => vcvtq_f32_s32(wide[i]))
         }
     }
     #[inline(always)]
@@ -213,19 +235,19 @@ impl Lanes for Neon {
     }
     #[inline(always)]
     unsafe fn halves(self, p: *const u8) -> V {
-        unsafe { each(|i| vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(p.add(8 * i))))) }
+        unsafe { each!(i => vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(p.add(8 * i))))) }
     }
     #[inline(always)]
     unsafe fn bf16s(self, p: *const u8) -> V {
-        unsafe { each(|i| vreinterpretq_f32_u32(vshll_n_u16::<16>(vreinterpret_u16_u8(vld1_u8(p.add(8 * i)))))) }
+        unsafe { each!(i => vreinterpretq_f32_u32(vshll_n_u16::<16>(vreinterpret_u16_u8(vld1_u8(p.add(8 * i)))))) }
     }
     #[inline(always)]
     unsafe fn two_bf16s(self, p: *const u8) -> (V, V) {
         unsafe {
             let pairs = self.words(p);
-            let even = each(|i| vreinterpretq_f32_u32(vshlq_n_u32::<16>(pairs[i])));
+            let even = each!(i => vreinterpretq_f32_u32(vshlq_n_u32::<16>(pairs[i])));
             let odd = self.and(pairs, 0xffff_0000);
-            (even, each(|i| vreinterpretq_f32_u32(odd[i])))
+            (even, each!(i => vreinterpretq_f32_u32(odd[i])))
         }
     }
     #[inline(always)]
@@ -240,22 +262,22 @@ impl Lanes for Neon {
         unsafe {
             // There is one shift by a register: to the left.
             let n = vdupq_n_s32(-(n as i32));
-            each(|i| vshlq_u32(q[i], n))
+            each!(i => vshlq_u32(q[i], n))
         }
     }
     #[inline(always)]
     fn and(self, q: Q, mask: u32) -> Q {
-        unsafe { each(|i| vandq_u32(q[i], vdupq_n_u32(mask))) }
+        unsafe { each!(i => vandq_u32(q[i], vdupq_n_u32(mask))) }
     }
     #[inline(always)]
     fn or_shl(self, a: Q, b: Q, n: u32) -> Q {
-        unsafe { each(|i| vorrq_u32(a[i], vshlq_u32(b[i], vdupq_n_s32(n as i32)))) }
+        unsafe { each!(i => vorrq_u32(a[i], vshlq_u32(b[i], vdupq_n_s32(n as i32)))) }
     }
     #[inline(always)]
     fn add_where(self, q: Q, bits: u16, value: u32) -> Q {
         unsafe {
             let lanes = vld1q_u32([1, 2, 4, 8].as_ptr());
-            each(|i| {
+            each!(i => {
                 let set = vtstq_u32(vdupq_n_u32(u32::from(bits >> (4 * i))), lanes);
                 vaddq_u32(q[i], vandq_u32(set, vdupq_n_u32(value)))
             })
@@ -263,7 +285,7 @@ impl Lanes for Neon {
     }
     #[inline(always)]
     fn to_f32(self, q: Q) -> V {
-        unsafe { each(|i| vcvtq_f32_u32(q[i])) }
+        unsafe { each!(i => vcvtq_f32_u32(q[i])) }
     }
     #[inline(always)]
     fn map(self, center: f32, scale: V, offset: V) -> Affine {
