@@ -1,7 +1,8 @@
-//! Chores of the tare workspace: `cargo xtask check`, `cargo xtask fetch`, `cargo xtask test`.
+//! Chores of the tare workspace: `cargo xtask check`, `cargo xtask fetch`, `cargo xtask test`, `cargo xtask aarch64`.
 
 #![forbid(unsafe_code)]
 
+mod aarch64;
 mod check;
 mod fetch;
 mod test;
@@ -32,6 +33,12 @@ enum Chore {
         #[arg(long)]
         require_assets: bool,
     },
+    /// Run the tests of the CPU backend on emulated Arm processors, where a cross compiler and qemu are; a few minutes.
+    Aarch64 {
+        /// Fail when something that it takes is missing, instead of saying so.
+        #[arg(long)]
+        require: bool,
+    },
 }
 
 fn main() -> ExitCode {
@@ -39,6 +46,7 @@ fn main() -> ExitCode {
         Chore::Check { root } => check::run(&root),
         Chore::Fetch { dir } => fetch::run(&dir),
         Chore::Test { require_assets } => test::run(&workspace(), require_assets),
+        Chore::Aarch64 { require } => aarch64::run(&workspace(), require),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

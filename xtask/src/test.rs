@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 /// Runs the tests of the workspace at `root`. The last line printed is `N passed, N failed, N skipped`.
 ///
@@ -18,18 +18,18 @@ pub(crate) fn run(root: &Path, require_assets: bool) -> Result<()> {
     let dir = root.join("target/assets");
     let fetching = std::thread::spawn(move || fetch::run(&dir));
     let mut tally = Tally::default();
-    cargo_test(root, &["--workspace", "--no-fail-fast"], &mut tally)?;
+    cargo_test(&mut workspace_tests(root, &[]), &mut tally, |_| ())?;
     let assets = fetching.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     if let (Err(e), true) = (&assets, require_assets) {
-        println!("the assets are required: {e:#}");
-        tally.failed += 1;
+        tally.fail(&format!("the assets are required: {e:#}"));
     }
     let mut unread = 0;
     if let Err(e) = &assets {
         println!("SKIPPING the tests that read fetched assets: {e:#}");
     } else {
         let mut fetched = Tally::default();
-        cargo_test(root, &["--workspace", "--no-fail-fast", "--tests", "--", "--ignored", "fetched_"], &mut fetched)?;
+        let reading = &mut workspace_tests(root, &["--tests", "--", "--ignored", "fetched_"]);
+        cargo_test(reading, &mut fetched, |_| ())?;
         tally.take_over(&fetched);
         unread = if fetched.passed + fetched.failed == 0 { 1 } else { tally.without_their_assets() };
     }
@@ -40,36 +40,38 @@ pub(crate) fn run(root: &Path, require_assets: bool) -> Result<()> {
             "the assets are here and {unread} or more tests that need them did not run: their names must begin with fetched_"
         );
     }
-    if tally.failed > 0 { bail!("{} tests failed", tally.failed) } else { Ok(()) }
+    tally.verdict()
 }
 
-/// Runs `cargo test`, shows what it prints, and counts.
-fn cargo_test(root: &Path, args: &[&str], tally: &mut Tally) -> Result<()> {
-    let mut child = crate::cargo()
-        .arg("test")
-        .args(args)
-        .current_dir(root)
-        .stdout(Stdio::piped())
-        .spawn()
-        .context("starting cargo test")?;
+fn workspace_tests(root: &Path, more: &[&str]) -> Command {
+    let mut command = crate::cargo();
+    command.args(["test", "--workspace", "--no-fail-fast"]).args(more).current_dir(root);
+    command
+}
+
+/// Runs a `cargo test`, shows what it prints, and counts; `hear` gets every line.
+pub(crate) fn cargo_test(command: &mut Command, tally: &mut Tally, mut hear: impl FnMut(&str)) -> Result<()> {
+    let mut child = command.stdout(Stdio::piped()).spawn().context("starting cargo test")?;
     let stdout = child.stdout.take().context("cargo test has no output")?;
     let failed_before = tally.failed;
     for line in BufReader::new(stdout).split(b'\n') {
         let line = String::from_utf8_lossy(&line?).into_owned();
         println!("{line}");
         tally.count(&line);
+        hear(&line);
     }
     let status = child.wait()?;
     if !status.success() && tally.failed == failed_before {
-        println!("cargo test ended with {status} without a failed test: something did not build, or a runner died");
-        tally.failed += 1;
+        tally.fail(&format!(
+            "cargo test ended with {status} without a failed test: something did not build, or a runner died"
+        ));
     }
     Ok(())
 }
 
 /// What the runners reported.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Tally {
+pub(crate) struct Tally {
     passed: u64,
     failed: u64,
     /// Tests that were not run, by name, with the reason their authors gave.
@@ -79,6 +81,17 @@ struct Tally {
 }
 
 impl Tally {
+    /// Counts something that went wrong outside of a test.
+    pub(crate) fn fail(&mut self, why: &str) {
+        println!("{why}");
+        self.failed += 1;
+    }
+
+    /// An error when something failed.
+    pub(crate) fn verdict(&self) -> Result<()> {
+        if self.failed > 0 { bail!("{} tests failed", self.failed) } else { Ok(()) }
+    }
+
     /// Takes one line of a runner's output into account.
     fn count(&mut self, line: &str) {
         if let Some(result) = line.strip_prefix("test result: ") {

@@ -9,7 +9,7 @@ use tare_engine::{Engine, EngineConfig};
 use tare_formats::TokenizerSource;
 use tare_lab::{On, slow_paths};
 use tare_model::{Model, PlanSpec};
-use tare_ops::{Class, Isa};
+use tare_ops::Class;
 use tare_probe::Host;
 use tare_text::{BpeVocab, ChatTemplate, Special, Tokenizer};
 
@@ -124,8 +124,7 @@ pub(crate) fn cpu_config(args: &HowArgs) -> Result<CpuConfig> {
     let isa = match &args.isa {
         None => have,
         Some(name) => {
-            let all = [Isa::Portable, Isa::Neon, Isa::Avx2, Isa::Avx512, Isa::Avx512Vnni, Isa::Avx512Bf16, Isa::Amx];
-            let level = all.into_iter().find(|l| l.name() == name && have.has(*l));
+            let level = have.levels().iter().copied().find(|l| l.name() == name);
             let names: Vec<&str> = have.levels().iter().map(|l| l.name()).collect();
             have.up_to(level.ok_or_else(|| {
                 Fault::new("isa", format!("one of {} (this host)", names.join(", ")), format!("`{name}`"))

@@ -9,6 +9,8 @@
 mod array;
 #[cfg(target_arch = "x86_64")]
 pub mod avx2;
+#[cfg(target_arch = "aarch64")]
+pub mod neon;
 #[cfg(target_arch = "x86_64")]
 pub mod vnni;
 
@@ -133,6 +135,15 @@ mod tests {
                 }
                 if let Some(d) = vnni::Vnni::prove() {
                     assert_eq!(run(&|k| d.compiled(k)), want, "avx512vnni");
+                }
+            }
+            #[cfg(target_arch = "aarch64")]
+            {
+                if let Some(d) = neon::NeonDots::<false>::prove() {
+                    assert_eq!(run(&|k| d.compiled(k)), want, "neon");
+                }
+                if let Some(d) = neon::NeonDots::<true>::prove() {
+                    assert_eq!(run(&|k| d.compiled(k)), want, "neondotprod");
                 }
             }
         }

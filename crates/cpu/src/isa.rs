@@ -21,7 +21,12 @@ pub fn detect() -> IsaSet {
 /// The levels that this processor has.
 #[cfg(target_arch = "aarch64")]
 pub fn detect() -> IsaSet {
-    IsaSet::new([Isa::Neon])
+    use crate::dots::{Dots, neon::NeonDots};
+    use crate::lanes::{Lanes, neon::Neon};
+    let mut levels = Vec::new();
+    levels.extend(Neon::detect().map(|_| Isa::Neon));
+    levels.extend(NeonDots::<true>::prove().map(|_| Isa::NeonDotprod));
+    IsaSet::new(levels)
 }
 
 /// The levels that this processor has: none that tare knows.

@@ -1,8 +1,8 @@
 //! Sixteen F32 lanes, whatever registers they take: the vocabulary that every kernel is written in, once.
 //!
 //! The order of every reduction is that of [`tare_ops::reference::lanes`]: 16 lanes, then a tree. A kernel written
-//! with [`Lanes`] therefore gives the same bits on every instruction set: one register of AVX-512, two of AVX2, or an
-//! array that plain Rust code works on (which a compiler turns into four registers of NEON).
+//! with [`Lanes`] therefore gives the same bits on every instruction set: one register of AVX-512, two of AVX2,
+//! four of NEON, or an array that plain Rust code works on.
 //!
 //! A value of a type that implements [`Lanes`] is a *proof* that the processor has the instructions: there is no other
 //! way to get one than [`Lanes::detect`].
@@ -12,6 +12,8 @@ pub mod array;
 pub mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub mod avx512;
+#[cfg(target_arch = "aarch64")]
+pub mod neon;
 
 use tare_ops::Isa;
 use tare_ops::reference::exp as e;
@@ -203,7 +205,8 @@ pub trait Lanes: Copy + Send + Sync + 'static {
     fn add_where(self, q: Self::Q, bits: u16, value: u32) -> Self::Q;
     /// Integers below 2^24 as F32.
     fn to_f32(self, q: Self::Q) -> Self::V;
-    /// The values `(q - center) * scale + offset` of the quants 0..16, each operation rounded.
+    /// The values `(q - center) * scale + offset` of the quants 0..16, each operation rounded. All lanes of `scale` are alike,
+    /// and all of `offset`.
     fn map(self, center: f32, scale: Self::V, offset: Self::V) -> Self::Map;
     /// The value of the low 4 bits of each lane.
     fn look_up(self, map: Self::Map, q: Self::Q) -> Self::V;
@@ -253,46 +256,4 @@ pub unsafe fn sum_of_squares<L: Lanes>(l: L, p: *const f32, n: usize) -> f32 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    struct Transpose(Vec<u32>);
-
-    impl Kernel for &mut Transpose {
-        type Output = ();
-
-        #[inline(always)]
-        fn run<L: Lanes>(self, l: L) {
-            let at = self.0.as_mut_ptr().cast::<f32>();
-            // SAFETY: 16 vectors.
-            unsafe {
-                let mut v = [l.splat(0.0); LANES];
-                for (i, v) in v.iter_mut().enumerate() {
-                    *v = l.load(at.add(LANES * i));
-                }
-                for (i, v) in l.transposed(&v).into_iter().enumerate() {
-                    l.store(at.add(LANES * i), v);
-                }
-            }
-        }
-    }
-
-    fn is_transposed<L: Lanes>(l: L) {
-        // Bits that are no number must come through too.
-        let word = |i: u32| i << 24 | 0x007f_0000 | i;
-        let mut t = Transpose((0..256).map(word).collect());
-        l.vectorize(&mut t);
-        let want: Vec<u32> = (0..256).map(|i| word(i % 16 * 16 + i / 16)).collect();
-        assert_eq!(t.0, want, "{}", L::ISA);
-    }
-
-    #[test]
-    fn lanes_become_vectors() {
-        is_transposed(array::Array::detect().unwrap());
-        #[cfg(target_arch = "x86_64")]
-        {
-            avx2::Avx2::detect().into_iter().for_each(is_transposed);
-            avx512::Avx512::detect().into_iter().for_each(is_transposed);
-        }
-    }
-}
+mod tests;

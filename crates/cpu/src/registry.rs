@@ -103,11 +103,18 @@ impl Registry {
             r.level::<crate::lanes::avx512::Avx512>();
             r.level::<crate::lanes::avx2::Avx2>();
         }
+        #[cfg(target_arch = "aarch64")]
+        r.level::<crate::lanes::neon::Neon>();
         r.level::<Array>();
         #[cfg(target_arch = "x86_64")]
         {
             r.integers::<crate::dots::vnni::Vnni>();
             r.integers::<crate::lanes::avx2::Avx2>();
+        }
+        #[cfg(target_arch = "aarch64")]
+        {
+            r.integers::<crate::dots::neon::NeonDots<true>>();
+            r.integers::<crate::dots::neon::NeonDots<false>>();
         }
         r.integers::<Array>();
         for (format, gather) in Format::ALL.into_iter().filter_map(|f| Some((f, visit(f, OfFormat)?))) {
@@ -260,12 +267,12 @@ fn gathered(_: &Variant, s: &OpShape, _: &IsaSet) -> Fit {
 
 /// Best on the highest level that the host has a kernel for; a fallback below it.
 fn best_level(v: &Variant, _: &OpShape, isa: &IsaSet) -> Fit {
-    best_of(&[Isa::Avx512, Isa::Avx2], v, isa)
+    best_of(&[Isa::Avx512, Isa::Avx2, Isa::Neon], v, isa)
 }
 
 /// The same for kernels over [`Dots`].
 fn best_of_dots(v: &Variant, _: &OpShape, isa: &IsaSet) -> Fit {
-    best_of(&[Isa::Avx512Vnni, Isa::Avx2], v, isa)
+    best_of(&[Isa::Avx512Vnni, Isa::Avx2, Isa::NeonDotprod, Isa::Neon], v, isa)
 }
 
 fn best_of(built: &[Isa], v: &Variant, isa: &IsaSet) -> Fit {

@@ -123,16 +123,19 @@ fn attended(host: Host, method: &str, steps: &[&[Chunk]]) -> Vec<Vec<Vec<u32>>> 
     got
 }
 
+/// Levels of vectors that kernels are written for.
+const VECTORS: [Isa; 3] = [Isa::Avx512, Isa::Avx2, Isa::Neon];
+
 /// Every kernel in any order of this host that has many rows in a step, or a few: method and level.
 fn kernels() -> Vec<(&'static str, Isa)> {
-    let levels = [Isa::Avx512, Isa::Avx2, Isa::Portable].into_iter().filter(|level| detect_isa().has(*level));
+    let levels = VECTORS.into_iter().chain([Isa::Portable]).filter(|level| detect_isa().has(*level));
     let lanes = levels.flat_map(|level| [("spans", level), ("columns", level)]);
     lanes.chain([("tiles", emulated())]).collect()
 }
 
 /// The widest level that tiles are emulated on.
 fn emulated() -> Isa {
-    [Isa::Avx512, Isa::Avx2].into_iter().find(|level| detect_isa().has(*level)).unwrap_or(Isa::Portable)
+    VECTORS.into_iter().find(|level| detect_isa().has(*level)).unwrap_or(Isa::Portable)
 }
 
 /// Chunks of many rows and of a few, single rows, contexts of several spans, all in one step or in two.

@@ -38,7 +38,9 @@ fn rounded_cases() -> impl Iterator<Item = (Case, Format)> {
 #[test]
 fn every_level_gives_the_stated_bits() {
     let mut compared = 0;
-    for (threads, level) in [(1, Isa::Avx512Vnni), (3, Isa::Avx512Vnni), (2, Isa::Avx2), (2, Isa::Portable)] {
+    let levels = [Isa::Avx512Vnni, Isa::Avx2, Isa::NeonDotprod, Isa::Neon, Isa::Portable];
+    let pairs = levels.into_iter().flat_map(|level| [(1, level), (3, level)]);
+    for (threads, level) in pairs {
         let isa = detect_isa();
         if !isa.has(level) {
             continue;

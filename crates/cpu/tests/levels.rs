@@ -17,6 +17,7 @@ fn every_level_that_is_forced_passes_conformance() {
         let report = check(&mut backend, &cases(), Closeness::Bitwise);
         assert!(report.differences.is_empty(), "up to {level}: {report}");
         assert!(report.compared >= cases().len(), "up to {level}: {} of {}", report.compared, cases().len());
+        println!("up to {level}: {} pairs of case and kernel, {} cases", report.compared, cases().len());
         for case in cases() {
             let shape = case.shape(case.call);
             let takes = |v: &&tare_ops::Variant| v.op == case.op() && !matches!(v.fit(&shape, &isa), Fit::No { .. });

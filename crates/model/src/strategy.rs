@@ -72,9 +72,10 @@ impl From<Strategy> for ByRows {
     }
 }
 
-const LEVELS: [Isa; 9] = [
+const LEVELS: [Isa; 10] = [
     Isa::Portable,
     Isa::Neon,
+    Isa::NeonDotprod,
     Isa::Avx2,
     Isa::Avx512,
     Isa::Avx512Vnni,

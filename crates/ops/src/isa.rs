@@ -11,6 +11,8 @@ pub enum Isa {
     Portable,
     /// Arm Advanced SIMD.
     Neon,
+    /// Advanced SIMD with dot products of bytes.
+    NeonDotprod,
     /// AVX2 with FMA and F16C.
     Avx2,
     /// AVX-512 F, BW, VL and DQ.
@@ -33,6 +35,7 @@ impl Isa {
         match self {
             Isa::Portable => "portable",
             Isa::Neon => "neon",
+            Isa::NeonDotprod => "neondotprod",
             Isa::Avx2 => "avx2",
             Isa::Avx512 => "avx512",
             Isa::Avx512Vnni => "avx512vnni",

@@ -88,6 +88,7 @@ impl CpuFeatures {
         let levels = [
             ("portable", true),
             ("neon", self.neon),
+            ("neondotprod", self.neon && self.dotprod),
             ("avx2", self.avx2 && self.fma && self.f16c),
             ("avx512", avx512),
             ("avx512vnni", avx512 && self.avx512vnni),
@@ -163,6 +164,9 @@ mod tests {
         assert_eq!(amx.levels(), ["portable", "avx2", "avx512", "avx512bf16", "amx"]);
         assert_eq!(CpuFeatures { avx512bf16: false, ..amx }.levels(), ["portable", "avx2", "avx512"]);
         assert!(!CpuFeatures { avx512dq: false, ..amx }.levels().contains(&"avx512bf16"));
+        let arm = CpuFeatures { neon: true, dotprod: true, ..none };
+        assert_eq!(arm.levels(), ["portable", "neon", "neondotprod"]);
+        assert_eq!(CpuFeatures { dotprod: false, ..arm }.levels(), ["portable", "neon"]);
     }
 
     #[test]

@@ -47,7 +47,7 @@ pub(crate) struct HowArgs {
     /// Plan: a name (paged, deterministic, capacity-cache, a rung such as rmsnorm; a wrong one lists all) or a TOML file [default: paged]
     #[arg(long, value_name = "PLAN")]
     pub(crate) plan: Option<String>,
-    /// Highest instruction-set level to use: portable, avx2, avx512 [default: what the host has]
+    /// Highest instruction-set level to use: portable, avx2, avx512, neon [default: what the host has]
     #[arg(long, value_name = "ISA")]
     pub(crate) isa: Option<String>,
     /// Most tokens of prompt and output together [default: 4096, or the model's limit]

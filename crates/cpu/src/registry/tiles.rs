@@ -52,6 +52,8 @@ impl Registry {
                 r.attention_in_tiles::<Emulated<Avx2>>();
             }
         }
+        #[cfg(target_arch = "aarch64")]
+        r.attention_in_tiles::<Emulated<crate::lanes::neon::Neon>>();
         r.tiles::<Emulated<Array>>();
         r
     }
@@ -142,5 +144,16 @@ mod tests {
         let named =
             Registry::new().find("linear.bf16.avx512").unwrap().0.fit(&shape(Format::BF16, 64, Order::Free), &without);
         assert!(matches!(named, Fit::Fallback { ref why } if why.contains("amx")), "{named:?}");
+    }
+
+    #[test]
+    #[cfg(target_arch = "aarch64")]
+    fn products_of_integers_are_for_the_instruction_that_makes_them() {
+        let all = IsaSet::new([Isa::Neon, Isa::NeonDotprod]);
+        let of = |format, isa: &IsaSet| best(&shape(format, 1, Order::Free), isa).unwrap_or_default();
+        assert_eq!(of(Format::BF16, &all), "linear.bf16.neon");
+        assert_eq!(of(Format::Q4_0, &all), "linear.q4_0.i16.neondotprod");
+        assert_eq!(of(Format::Q4_0, &all.up_to(Isa::Neon)), "linear.q4_0.i16.neon");
+        assert_eq!(of(Format::Q4_0, &all.up_to(Isa::Portable)), "");
     }
 }

@@ -122,7 +122,7 @@ fn normal<L: Lanes>(l: L, v: L::V) -> L::V {
 /// They lie there.
 #[inline(always)]
 unsafe fn rows(from: &Operand, tile: usize, step: usize) -> [Apart; ROWS] {
-    let at = from.at.wrapping_add(tile * from.second + step * from.step);
+    let at = from.tile(step).wrapping_add(tile * from.second);
     let mut all = [[[0.0; LANES]; 2]; ROWS];
     for (i, row) in all.iter_mut().enumerate() {
         // SAFETY: the caller's promise: 64 bytes.

@@ -157,6 +157,8 @@ fn emulated_tiles_are_those_of_the_manual() {
         Emulated::<crate::lanes::avx2::Avx2>::prove().into_iter().for_each(is_right);
         Emulated::<crate::lanes::avx512::Avx512>::prove().into_iter().for_each(is_right);
     }
+    #[cfg(target_arch = "aarch64")]
+    Emulated::<crate::lanes::neon::Neon>::prove().into_iter().for_each(is_right);
 }
 
 #[test]
