@@ -15,6 +15,9 @@ use crate::kv::out_of_memory;
 use crate::memory::Memory;
 use crate::pool::{Pool, Region};
 
+/// Bytes of a weight that a worker reads before it unloads them.
+const UNLOADED: usize = 1 << 20;
+
 /// A weight in panels.
 #[derive(Clone, Debug)]
 pub struct Packed {
@@ -106,7 +109,8 @@ impl Packed {
         Panels { first: self.memory.as_ptr::<u8>().wrapping_add(self.at), ..self.shape }
     }
 
-    /// Writes `weight` into its room, which nobody reads yet: each worker the panels that it will read.
+    /// Writes `weight` into its room, which nobody reads yet: each worker the panels that it will read. What it has read of
+    /// `weight` it unloads on the way, so that little of it is in memory beside the panels.
     ///
     /// # Errors
     /// When a worker panics.
@@ -132,7 +136,9 @@ impl Visit for Fill<'_> {
     fn visit<F: Coded>(self) {
         let (w, p) = (self.weight, self.panels);
         let mut codes = vec![[0; UNIT]; ROWS * p.units];
-        for n in self.region.share(p.rows, ROWS).step_by(ROWS) {
+        let share = self.region.share(p.rows, ROWS);
+        let mut read = share.start;
+        for n in share.clone().step_by(ROWS) {
             let rows = n..(n + ROWS).min(p.rows);
             codes[rows.len() * p.units..].fill([0; UNIT]);
             for (row, codes) in rows.clone().zip(codes.chunks_exact_mut(p.units)) {
@@ -147,6 +153,10 @@ impl Visit for Fill<'_> {
                     put_codes::<F>(std::array::from_fn(|r| &codes[r * p.units + u]), unit);
                 }
                 rows.clone().for_each(|row| F::Scales::put(w, row, i, F::UNITS, scales));
+            }
+            if (rows.end - read) * (w.bytes() / p.rows) >= UNLOADED || rows.end == share.end {
+                w.unload(read..rows.end);
+                read = rows.end;
             }
         }
     }

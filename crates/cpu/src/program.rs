@@ -1,6 +1,7 @@
 //! A plan made ready: buffers allocated, kernels bound, barriers placed.
 
 mod integers;
+pub mod room;
 mod tiles;
 
 use std::ptr::NonNull;
@@ -29,12 +30,12 @@ use crate::kernels::round::Round;
 use crate::kernels::sample::{Sample, SampleFn};
 use crate::kernels::select_rows::SelectRows;
 use crate::kernels::swiglu::{SwiGlu, SwiGluFn};
-use crate::kv::out_of_memory;
 use crate::layouts::{Fresh, Layouts};
 use crate::matrix::{Held, Kept, Matrix};
 use crate::memory::Memory;
 use crate::order::{Order, Resource};
 use crate::planted::Spin;
+use crate::program::room::{Arenas, Piece, Room, Share};
 use crate::registry::{Entry, Registry};
 use crate::rows::{Rows, padded};
 use crate::tiled::Tiled;
@@ -118,8 +119,11 @@ pub struct Program {
     pub attends: bool,
     /// The buffer that each call of the plan writes.
     pub(crate) written: Vec<Option<Written>>,
-    /// What the stages' pointers point into; parts of a program work in the buffers of the whole.
-    pub(crate) buffers: Vec<Arc<Vec<Memory>>>,
+    /// What the stages' pointers point into, shared with other programs. Parts of a program work in the buffers of the
+    /// whole.
+    pub(crate) arenas: Arenas,
+    /// The same, of this program and its parts alone.
+    pub(crate) own: Vec<Arc<Memory>>,
     /// The matrices that the stages' pointers point into.
     pub kept: Arc<Vec<Kept>>,
     /// Nanoseconds that worker 0 spent in planted delays, over all runs.
@@ -148,6 +152,8 @@ pub struct Linker<'a> {
     pub weights: &'a [Held],
     /// Panels that are not filled yet.
     pub fresh: &'a Fresh,
+    /// Step memory of earlier programs.
+    pub arenas: Option<&'a Arenas>,
 }
 
 impl Linker<'_> {
@@ -169,7 +175,30 @@ impl Linker<'_> {
     pub fn compile(&self, plan: &ForwardPlan) -> Result<Program, OpError> {
         plan.validate()?;
         self.check_weights(plan)?;
-        let mut build = Build::new(*self, plan)?;
+        // Kept until the second is there: what it has looked at of the weights need not be made again.
+        let sketch = self.build(plan, Room::default())?;
+        let build = self.build(plan, sketch.room.placed(self.arenas)?)?;
+        let written = plan.calls.iter().map(|c| c.op.writes().map(|buffer| build.written(buffer))).collect();
+        let Some((arenas, own)) = build.room.into_memory() else {
+            return Err(Fault::new(format!("plan {}", plan.name), "a place for each buffer", "none").into());
+        };
+        Ok(Program {
+            check: BatchCheck::new(plan),
+            bucket: plan.bucket,
+            rope: plan.rope.clone(),
+            kernels: plan.calls.iter().map(|c| c.kernel.clone()).collect(),
+            attends: build.attends,
+            written,
+            stages: build.stages,
+            arenas,
+            own: own.into_iter().map(Arc::new).collect(),
+            kept: Arc::new(build.kept),
+            spun_ns: Arc::default(),
+        })
+    }
+
+    fn build<'a>(&'a self, plan: &'a ForwardPlan, room: Room) -> Result<Build<'a>, OpError> {
+        let mut build = Build::new(*self, plan, room)?;
         for (i, call) in plan.calls.iter().enumerate() {
             let entry = self.resolve(plan, call)?;
             build.call(i, &call.op, entry).map_err(|e| match e {
@@ -177,18 +206,7 @@ impl Linker<'_> {
                 other => other,
             })?;
         }
-        Ok(Program {
-            check: BatchCheck::new(plan),
-            bucket: plan.bucket,
-            rope: plan.rope.clone(),
-            kernels: plan.calls.iter().map(|c| c.kernel.clone()).collect(),
-            attends: build.attends,
-            written: plan.calls.iter().map(|c| c.op.writes().map(|buffer| build.written(buffer))).collect(),
-            stages: build.stages,
-            buffers: vec![Arc::new(build.memory)],
-            kept: Arc::new(build.kept),
-            spun_ns: Arc::default(),
-        })
+        Ok(build)
     }
 
     /// The weights of a plan must be those that were packed.
@@ -238,7 +256,9 @@ impl Linker<'_> {
 struct Build<'a> {
     linker: Linker<'a>,
     plan: &'a ForwardPlan,
-    memory: Vec<Memory>,
+    room: Room,
+    /// Where a resource lies in the room; what lies in none is not here.
+    pieces: Vec<(Resource, Piece)>,
     rows: Vec<Rows>,
     /// The rounded copy of each buffer, and whether it is that of the buffer's present content.
     rounded: Vec<Option<(Rows, bool)>>,
@@ -254,11 +274,12 @@ struct Build<'a> {
 }
 
 impl<'a> Build<'a> {
-    fn new(linker: Linker<'a>, plan: &'a ForwardPlan) -> Result<Self, OpError> {
+    fn new(linker: Linker<'a>, plan: &'a ForwardPlan, room: Room) -> Result<Self, OpError> {
         let mut build = Self {
             linker,
             plan,
-            memory: Vec::new(),
+            room,
+            pieces: Vec::new(),
             rows: Vec::new(),
             rounded: vec![None; plan.buffers.len()],
             codes: vec![[None; 2]; plan.buffers.len()],
@@ -269,19 +290,26 @@ impl<'a> Build<'a> {
             stages: Vec::new(),
             attends: false,
         };
-        for b in &plan.buffers {
-            let rows = build.allocate(b.rows, b.width)?;
+        for (id, b) in plan.buffers.iter().enumerate() {
+            let rows = build.allocate(Resource::Buffer(BufId(id as u16)), b.rows, b.width)?;
             build.rows.push(rows);
         }
         Ok(build)
     }
 
-    fn allocate(&mut self, space: RowSpace, width: usize) -> Result<Rows, OpError> {
+    /// Rows of F32 for `what`.
+    fn allocate(&mut self, what: Resource, space: RowSpace, width: usize) -> Result<Rows, OpError> {
         let bytes = self.most(space).saturating_mul(padded(width)).saturating_mul(size_of::<f32>());
-        let memory = step_memory(bytes)?;
-        let view = Rows::new(&memory, width);
-        self.memory.push(memory);
-        Ok(view)
+        // Columns that pad a row hold 0 for as long as it lives.
+        let share = if padded(width) == width { Share::Numbers } else { Share::Nobody };
+        Ok(Rows::at(self.piece(what, share, bytes)?.cast(), width))
+    }
+
+    /// A piece of the room for `what`: where it begins.
+    fn piece(&mut self, what: Resource, share: Share, bytes: usize) -> Result<*mut u8, OpError> {
+        let (piece, first) = self.room.piece(share, bytes)?;
+        self.pieces.push((what, piece));
+        Ok(first)
     }
 
     /// The most rows of a buffer.
@@ -295,9 +323,11 @@ impl<'a> Build<'a> {
     /// A matrix as the file has it.
     fn matrix(&mut self, id: WeightId) -> Result<Matrix, Fault> {
         let linker = self.linker;
-        let weight = linker.weights[id.0 as usize].file()?;
-        self.kept.push(Kept::File(weight.clone()));
-        Ok(Matrix::of(weight))
+        // What is pointed into is what is kept: bytes that have to be made are made for this clone.
+        let weight = linker.weights[id.0 as usize].file()?.clone();
+        let matrix = Matrix::of(&weight);
+        self.kept.push(Kept::File(weight));
+        Ok(matrix)
     }
 
     fn buffer(&self, id: BufId) -> Rows {
@@ -320,9 +350,19 @@ impl<'a> Build<'a> {
         Ok(NonNull::from(v).cast())
     }
 
-    /// Appends a stage that reads and writes these.
+    /// Appends a stage that reads and writes these; what it changes is among both.
     fn push(&mut self, call: usize, task: Task, reads: &[Resource], writes: &[Resource]) {
         let barrier = self.order.meets(reads, writes);
+        if barrier {
+            self.room.meet();
+        }
+        for (what, piece) in &self.pieces {
+            if reads.contains(what) {
+                self.room.read(*piece);
+            } else if writes.contains(what) {
+                self.room.write(*piece);
+            }
+        }
         for w in writes {
             if let Resource::Buffer(id) = w {
                 self.rounded[id.0 as usize].iter_mut().for_each(|(_, fresh)| *fresh = false);
@@ -353,13 +393,13 @@ impl<'a> Build<'a> {
                 let (x_rows, heads, weight) = (self.buffer(*x), *heads as usize, self.vector(*weight)?);
                 let size = x_rows.width / heads.max(1);
                 let call = Norm { x: x_rows, out: x_rows, weight, heads, size, eps: *eps };
-                self.push(i, Task::Norm(f, call, self.space(*x)), &[], &[Buffer(*x)]);
+                self.push(i, Task::Norm(f, call, self.space(*x)), &[Buffer(*x)], &[Buffer(*x)]);
             }
             (Op::Rope { x, heads }, Entry::Rope(f)) => {
                 let angles = self.angles(i)?;
                 let (heads, style) = (*heads as usize, self.plan.rope.style);
                 let call = Rope { x: self.buffer(*x), heads, angles, style };
-                self.push(i, Task::Rope(f, call), &[Resource::Angles], &[Buffer(*x)]);
+                self.push(i, Task::Rope(f, call), &[Resource::Angles, Buffer(*x)], &[Buffer(*x)]);
             }
             (Op::Linear { .. }, Entry::Linear(f)) => self.linear(i, op, f)?,
             (Op::Linear { x, weight, .. }, Entry::LinearInt(kernel)) => {
@@ -424,8 +464,15 @@ impl<'a> Build<'a> {
             _ => (self.buffer(*x), Resource::Buffer(*x)),
         };
         let call = Linear { x: from, weight: self.matrix(*weight)?, end: self.epilogue(op)? };
-        self.push(i, Task::Linear(f, call, self.space(*x)), &[read], &[Resource::Buffer(*op.output())]);
+        self.push_linear(i, op, Task::Linear(f, call, self.space(*x)), read);
         Ok(())
+    }
+
+    /// Appends the stage of a linear that reads its rows from `read`.
+    fn push_linear(&mut self, i: usize, op: &Op, task: Task, read: Resource) {
+        let out = Resource::Buffer(*op.output());
+        let adds = matches!(op, Op::Linear { accumulate: true, .. });
+        self.push(i, task, &[read, out][..1 + usize::from(adds)], &[out]);
     }
 
     /// What a linear does with its products.
@@ -443,7 +490,7 @@ impl<'a> Build<'a> {
         let at = x.0 as usize;
         let (out, fresh) = match self.rounded[at] {
             Some(copy) => copy,
-            None => (self.allocate(self.space(x), self.buffer(x).width)?, false),
+            None => (self.allocate(Resource::Rounded(x), self.space(x), self.buffer(x).width)?, false),
         };
         if !fresh {
             let task = Task::Round(Round { x: self.buffer(x), out }, self.space(x));
@@ -459,13 +506,10 @@ impl<'a> Build<'a> {
             return Ok(angles);
         }
         let pairs = self.plan.rope.inv_freq.len();
-        let angles = Angles { cos: self.allocate(RowSpace::All, pairs)?, sin: self.allocate(RowSpace::All, pairs)? };
+        let mut half = || self.allocate(Resource::Angles, RowSpace::All, pairs);
+        let angles = Angles { cos: half()?, sin: half()? };
         self.push(i, Task::Angles(angles), &[], &[Resource::Angles]);
         self.angles = Some(angles);
         Ok(angles)
     }
-}
-
-fn step_memory(bytes: usize) -> Result<Memory, OpError> {
-    Memory::zeroed(bytes).ok_or_else(|| out_of_memory("a step buffer", bytes))
 }

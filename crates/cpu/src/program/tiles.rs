@@ -2,7 +2,8 @@
 
 use tare_ops::{BufId, Op, OpError, WeightId};
 
-use super::{Build, Task, step_memory};
+use super::room::Share;
+use super::{Build, Task};
 use crate::kernels::into_tiles::IntoTiles;
 use crate::kernels::linear_tiles::{LinearTiles, Weights};
 use crate::order::Resource;
@@ -23,7 +24,7 @@ impl Build<'_> {
             if kernel.panels { Weights::Panels(self.panels(weight)?) } else { Weights::File(self.matrix(weight)?) };
         let call = LinearTiles { x: tiled, weight, end: self.epilogue(op)? };
         let task = Task::LinearTiles(kernel.product, call, self.space(x));
-        self.push(i, task, &[Resource::Tiled(x, kernel.side)], &[Resource::Buffer(*op.output())]);
+        self.push_linear(i, op, task, Resource::Tiled(x, kernel.side));
         Ok(())
     }
 
@@ -35,9 +36,8 @@ impl Build<'_> {
             Some(place) => place,
             None => {
                 let (rows, width) = (self.most(self.space(x)), self.buffer(x).width);
-                let memory = step_memory(Tiled::bytes(rows, width))?;
-                self.tiled[at].push((Tiled::new(&memory, width, side), false));
-                self.memory.push(memory);
+                let first = self.piece(Resource::Tiled(x, side), Share::Copies, Tiled::bytes(rows, width))?;
+                self.tiled[at].push((Tiled::at(first, width, side), false));
                 self.tiled[at].len() - 1
             }
         };
