@@ -44,23 +44,14 @@ impl Made {
     }
 }
 
+#[derive(Clone)]
 enum Owner {
     There(Arc<dyn Source>),
     Made {
         made: Arc<Made>,
-        /// Filled by the first look.
+        /// Filled by the first look, and in clones from then on.
         seen: OnceLock<Arc<Vec<u8>>>,
     },
-}
-
-impl Clone for Owner {
-    fn clone(&self) -> Self {
-        match self {
-            Self::There(source) => Self::There(Arc::clone(source)),
-            // A clone has not looked: it holds nothing.
-            Self::Made { made, .. } => Self::Made { made: Arc::clone(made), seen: OnceLock::new() },
-        }
-    }
 }
 
 /// A range of shared bytes. Cloning copies a pointer, never the bytes.
@@ -83,7 +74,7 @@ impl Blob {
     }
 
     /// `len` bytes that `make` gives when somebody looks at them, the same at each call. They are in memory while a blob
-    /// lives through which they were looked at; a clone, or a slice, begins as one that has not looked.
+    /// lives through which they were looked at, or a clone or slice of one that had been.
     ///
     /// Looking at them panics when `make` gives another number.
     pub fn made(len: usize, make: impl Fn() -> Vec<u8> + Send + Sync + 'static) -> Self {
@@ -178,10 +169,14 @@ mod tests {
         assert_eq!((&*head, &*tail), (&[0, 1, 2, 3][..], &[4, 5, 6, 7, 8, 9][..]));
         assert_eq!((times.load(SeqCst), head.there()), (1, Some(&[0, 1, 2, 3][..])), "both look at the same bytes");
         let again = head.clone();
-        assert!(again.there().is_none(), "a clone has not looked");
-        drop(head);
-        assert_eq!((again[3], times.load(SeqCst)), (3, 1), "the tail has kept them");
-        drop((again, tail));
+        assert!(again.there().is_some() && b.clone().there().is_none(), "a clone of one that has not looked has not");
+        drop((head, tail));
+        assert_eq!(
+            (again[3], b.slice(3..4).unwrap()[0], times.load(SeqCst)),
+            (3, 3, 1),
+            "one that is left has kept them"
+        );
+        drop(again);
         assert_eq!((b[9], times.load(SeqCst)), (9, 2), "nobody had kept them");
     }
 

@@ -120,6 +120,11 @@ impl Weight {
         }
     }
 
+    /// Makes the bytes, if they have to be made: clones from now on are kept as this weight is.
+    pub fn look(&self) {
+        self.parts().into_iter().for_each(|part| _ = part.first());
+    }
+
     /// Gives back the memory of these rows where their bytes can be had again: see [`Blob::unload`].
     pub fn unload(&self, rows: Range<usize>) {
         for part in self.parts() {

@@ -506,7 +506,9 @@ impl<'a> Build<'a> {
             return Ok(angles);
         }
         let pairs = self.plan.rope.inv_freq.len();
-        let mut half = || self.allocate(Resource::Angles, RowSpace::All, pairs);
+        // Wanted from the first layer to the last, and small: by itself it fills no huge page beside the others.
+        let bytes = self.most(RowSpace::All).saturating_mul(padded(pairs)).saturating_mul(size_of::<f32>());
+        let mut half = || Ok::<_, OpError>(Rows::at(self.piece(Resource::Angles, Share::Nobody, bytes)?.cast(), pairs));
         let angles = Angles { cos: half()?, sin: half()? };
         self.push(i, Task::Angles(angles), &[], &[Resource::Angles]);
         self.angles = Some(angles);

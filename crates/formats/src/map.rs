@@ -11,10 +11,10 @@ use std::path::Path;
 use std::sync::Arc;
 use tare_core::{Blob, Fault, Source};
 
-/// What the system maps around a page that is looked at, in bytes: what was given back would come back with a neighbour, so
-/// that neighbours are given back in whole windows.
+/// The most that the system maps at once around a page that is looked at, in bytes: a huge page, where the file lies in such.
+/// What was given back comes back with a neighbour, so that neighbours are given back in whole windows.
 #[cfg(target_os = "linux")]
-const AROUND: usize = 64 << 10;
+const AROUND: usize = 2 << 20;
 
 /// Maps all of `path`, read-only; nothing is read before it is used. Huge pages are asked for.
 ///
@@ -75,18 +75,19 @@ mod tests {
 
     #[test]
     fn what_was_given_back_is_out_of_memory_and_reads_the_same() {
+        const MIB: usize = 1 << 20;
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
-        let bytes: Vec<u8> = (0..3 << 20).map(|i: usize| (i / 4096 * 7 + i) as u8).collect();
+        let bytes: Vec<u8> = (0..12 * MIB).map(|i| (i / 4096 * 7 + i) as u8).collect();
         std::fs::write(&path, &bytes).unwrap();
         let blob = map(&path).unwrap();
         let at = blob.as_ptr() as usize;
         assert!(*blob == *bytes);
-        assert_eq!(resident(at), 3 << 20);
-        let part = blob.slice((1 << 20) + 100..(2 << 20) + 100).unwrap();
-        part.unload(0..1 << 20);
-        assert!(resident(at) <= 2 << 20, "{} bytes of the file", resident(at));
-        assert!(*part == bytes[(1 << 20) + 100..(2 << 20) + 100]);
+        assert_eq!(resident(at), 12 * MIB);
+        let part = blob.slice(4 * MIB + 100..8 * MIB + 100).unwrap();
+        part.unload(0..4 * MIB);
+        assert!(resident(at) <= 8 * MIB, "{} bytes of the file", resident(at));
+        assert!(*part == bytes[4 * MIB + 100..8 * MIB + 100]);
         blob.unload(0..blob.len());
         assert_eq!(resident(at), 0);
         assert!(*blob == *bytes);

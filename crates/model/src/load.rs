@@ -12,7 +12,7 @@ use crate::synthetic::{self, Synthetic};
 use crate::{ModelError, classes};
 
 /// Bytes that a digest reads before it unloads them.
-const DIGESTED: usize = 1 << 20;
+const DIGESTED: usize = 4 << 20;
 
 /// A model whose weights can be had by role: files on disk, or weights made from a seed.
 #[derive(Debug)]
