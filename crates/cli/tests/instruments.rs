@@ -309,7 +309,7 @@ fn packing_takes_little_more_than_the_packed_model() {
     home.run(&["quantize", "-m", made, "--format", "q4_0", "-o", file]).success();
     for model in [made, file] {
         // A class that reads panels.
-        let run = ["run", "-m", model, "--class", "w4a16-free", "--ids", ids, "-n", "1", "-c", "64", "--json"];
+        let run = ["run", "-m", model, "--class", "w4a16-free", "--ids", ids, "-n", "1", "-c", "16", "--json"];
         let memory = &home.json(&run)["memory"];
         let [peak, mapped] = ["peak_bytes", "file_bytes"].map(|k| memory[k].as_u64().unwrap());
         assert!(peak > PACKED, "{model}: {peak} bytes");

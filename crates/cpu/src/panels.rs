@@ -183,7 +183,7 @@ mod tests {
     /// Each worker has read at most so much of the weight that it has not given back.
     #[test]
     fn little_of_a_weight_is_in_memory_beside_its_panels() {
-        let (rows, cols) = (70_003, 256);
+        let (rows, cols) = (200_003, 256);
         let row = Format::Q4_0.row_bytes(cols).unwrap();
         let source = Arc::new(Noting(vec![0x3c; rows * row], Mutex::default()));
         let weight = Weight::blocks("w", Format::Q4_0, rows, cols, Blob::new(source.clone())).unwrap();
