@@ -10,7 +10,7 @@ use tare_formats::TokenizerSource;
 use tare_lab::{On, slow_paths};
 use tare_model::{Model, PlanSpec};
 use tare_ops::Class;
-use tare_probe::Host;
+use tare_probe::{Host, allocator};
 use tare_text::{BpeVocab, ChatTemplate, Special, Tokenizer};
 
 use crate::args::{BackendName, HowArgs};
@@ -93,6 +93,7 @@ impl How {
             max_queue,
         };
         let engine = Engine::new(model, self.on.backend(&self.cpu)?, config)?;
+        allocator::trim();
         for slow in slow_paths(&engine) {
             eprintln!("tare: {slow}");
         }

@@ -293,3 +293,27 @@ fn completions_know_the_commands() {
         assert!(script.contains(word), "{word} is missing");
     }
 }
+
+/// Bytes are counted, not times: those of the whole process, by the account of the system. A model that is packed anew
+/// reads one that is mapped, or made, piece by piece.
+#[test]
+#[cfg(target_os = "linux")]
+fn packing_takes_little_more_than_the_packed_model() {
+    // What the matrices take in panels is what they take in the file.
+    const PACKED: u64 = 596_049_920 / 32 * 18;
+    let home = Home::new();
+    let (file, ids) = (home.path("model.gguf"), home.path("ids.json"));
+    std::fs::write(&ids, "[17, 4711]").unwrap();
+    let (file, ids) = (file.to_str().unwrap(), ids.to_str().unwrap());
+    let made = "synthetic:qwen3-0.6b?format=q4_0";
+    home.run(&["quantize", "-m", made, "--format", "q4_0", "-o", file]).success();
+    for model in [made, file] {
+        // A class that reads panels.
+        let run = ["run", "-m", model, "--class", "w4a16-free", "--ids", ids, "-n", "1", "-c", "16", "--json"];
+        let memory = &home.json(&run)["memory"];
+        let [peak, mapped] = ["peak_bytes", "file_bytes"].map(|k| memory[k].as_u64().unwrap());
+        assert!(peak > PACKED, "{model}: {peak} bytes");
+        assert!(peak * 100 <= PACKED * 115, "{model}: {peak} bytes at the peak, {PACKED} packed");
+        assert!(mapped < PACKED / 4, "{model}: {mapped} bytes of files, the program among them");
+    }
+}

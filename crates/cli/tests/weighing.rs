@@ -73,7 +73,9 @@ fn a_clocked_request_is_gated_timed_and_kept() {
         assert!(percent.as_f64() > Some(0.0) || percent["unavailable"].is_string(), "{phase}: {percent}");
     }
     assert!(v["ttft_ns"]["median"].as_f64() > Some(0.0));
-    for part in ["allocator_peak_bytes", "anonymous_rss_bytes", "file_rss_bytes", "device_bytes", "kv_bytes"] {
+    let parts =
+        ["allocator_peak_bytes", "anonymous_rss_bytes", "file_rss_bytes", "device_bytes", "kv_bytes", "peak_rss_bytes"];
+    for part in parts {
         let reading = &v["memory"][part];
         assert!(reading.as_u64() > Some(0) || reading["unavailable"].is_string(), "{part}: {reading}");
     }

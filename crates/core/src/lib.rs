@@ -15,7 +15,7 @@ pub mod reading;
 pub mod units;
 pub mod weight;
 
-pub use blob::Blob;
+pub use blob::{Blob, Source};
 pub use dtype::DType;
 pub use fault::Fault;
 pub use format::{AffineBits, Format};

@@ -1,5 +1,7 @@
 //! A matrix as a file holds it: its shape, its format and its bytes.
 
+use std::ops::Range;
+
 use crate::{AffineBits, Blob, DType, Fault, Format};
 
 /// A matrix (or vector, with one row) of weights, still packed.
@@ -107,6 +109,27 @@ impl Weight {
         match &self.data {
             WeightData::Blocks(b) => b.len(),
             WeightData::Affine(a) => a.words.len() + a.scales.len() + a.biases.len(),
+        }
+    }
+
+    /// Its parts: each [rows, ...], row after row.
+    pub fn parts(&self) -> Vec<&Blob> {
+        match &self.data {
+            WeightData::Blocks(b) => vec![b],
+            WeightData::Affine(a) => vec![&a.words, &a.scales, &a.biases],
+        }
+    }
+
+    /// Makes the bytes, if they have to be made: clones from now on are kept as this weight is.
+    pub fn look(&self) {
+        self.parts().into_iter().for_each(|part| _ = part.first());
+    }
+
+    /// Gives back the memory of these rows where their bytes can be had again: see [`Blob::unload`].
+    pub fn unload(&self, rows: Range<usize>) {
+        for part in self.parts() {
+            let row = part.len().checked_div(self.rows).unwrap_or(0);
+            part.unload(rows.start * row..rows.end * row);
         }
     }
 }

@@ -25,6 +25,7 @@ use crate::matrix::{Held, Kept};
 use crate::memory::{self, Memory};
 use crate::planted::Dose;
 use crate::pool::Pool;
+use crate::program::room::Arenas;
 use crate::program::{Linker, Program, Task};
 use crate::registry::Registry;
 use crate::step::{Step, Workspace};
@@ -399,7 +400,8 @@ impl Backend for CpuBackend {
     }
 
     fn pages(&self) -> Reading<BTreeMap<String, PageUse>> {
-        let buffers = self.programs.values().flat_map(|p| p.buffers.iter().flat_map(|all| all.iter()));
+        let shared = self.programs.values().flat_map(|p| p.arenas.memory());
+        let buffers = shared.chain(self.programs.values().flat_map(|p| p.own.iter().map(|memory| &**memory)));
         let buffers = buffers.chain(self.workspaces.iter().map(Workspace::memory)).chain(self.scratch.memory());
         // What was let go may be kept by a program that was compiled before.
         let kept = self.programs.values().flat_map(|p| p.kept.iter().flat_map(Kept::ranges));
@@ -420,9 +422,11 @@ impl Backend for CpuBackend {
 
     fn compile(&mut self, plan: &ForwardPlan) -> Result<Executable, OpError> {
         let (registry, isa, weights) = (&self.registry, &self.isa, &self.weights[..]);
-        let layouts = Linker { registry, isa, weights, fresh: &Fresh::new() }.layouts(plan)?;
+        // Programs never run at once: the next one works where those before it did, if it fits there.
+        let arenas = self.programs.values().map(|p| &p.arenas).reduce(Arenas::larger);
+        let layouts = Linker { registry, isa, weights, fresh: &Fresh::new(), arenas }.layouts(plan)?;
         let fresh = layouts.reserve(weights)?;
-        let program = Linker { registry, isa, weights, fresh: &fresh }.compile(plan)?;
+        let program = Linker { registry, isa, weights, fresh: &fresh, arenas }.compile(plan)?;
         for stage in &program.stages {
             if let Task::Attention(_, call, _) = &stage.task {
                 self.scratch.fit(call)?;

@@ -4,8 +4,6 @@
 
 use tare_ops::reference::blocks::BLOCK;
 
-use crate::memory::Memory;
-
 /// 32 activations of a row in P planes, and everything that a linear wants to know of them.
 #[repr(C, align(32))]
 #[derive(Clone, Copy, Debug)]
@@ -63,9 +61,9 @@ impl Codes {
         rows.saturating_mul(width.div_ceil(BLOCK)).saturating_mul(block)
     }
 
-    /// Rows of `width` in `memory`, which has room for them and outlives this view.
-    pub fn new(memory: &Memory, width: usize) -> Self {
-        Self { first: memory.as_ptr(), blocks: width.div_ceil(BLOCK) }
+    /// Rows of `width` at `first`, where there is room for them for as long as this view is used.
+    pub const fn at(first: *mut u8, width: usize) -> Self {
+        Self { first, blocks: width.div_ceil(BLOCK) }
     }
 
     /// Block 0 of row `t` of `rows` in P planes, and how many blocks there are from one block of it to the next.
@@ -80,11 +78,12 @@ impl Codes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::Memory;
     use std::collections::BTreeSet;
 
     fn every_block_in<const P: usize>() {
         let memory = Memory::zeroed(Codes::bytes(P, 150, 96)).unwrap();
-        let codes = Codes::new(&memory, 96);
+        let codes = Codes::at(memory.as_ptr(), 96);
         for rows in [1, 63, 64, 65, 150] {
             let place = |t: usize, j: usize| {
                 let (first, stride) = codes.row::<P>(t, rows);

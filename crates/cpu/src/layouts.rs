@@ -57,7 +57,8 @@ impl Layouts {
         for id in &self.panels {
             let held = &mut weights[id.0 as usize];
             if let Some(packed) = fresh.remove(id) {
-                packed.fill(held.file()?, workers)?;
+                // Through a clone, with which goes what had to be made of it.
+                packed.fill(&held.file()?.clone(), workers)?;
                 held.take_panels(packed);
             }
             if !self.file.contains(id) {

@@ -10,8 +10,9 @@ use tare_ops::{WeightId, WeightInfo};
 use crate::panels::Packed;
 use crate::rows::padded;
 
-/// A weight that the backend holds. The bytes are those given: nothing is copied, so a mapped file stays mapped. Linears
-/// with activations in integers read a copy in panels, and where nobody else reads it, the bytes given are let go.
+/// A weight that the backend holds. The bytes are those given: nothing is copied, so a mapped file stays mapped, and what is
+/// made when it is looked at is not made before a program reads it. Linears with activations in integers read a copy in
+/// panels, and where nobody else reads it, the bytes given are let go.
 #[derive(Debug)]
 pub struct Held {
     info: WeightInfo,
@@ -40,16 +41,13 @@ impl Kept {
     }
 }
 
-/// The addresses of the bytes of `weight`.
+/// The addresses of the bytes of `weight`, unless they would have to be made first.
 fn file_ranges(weight: &Weight) -> Vec<Range<usize>> {
     let of = |bytes: &[u8]| {
         let Range { start, end } = bytes.as_ptr_range();
         start as usize..end as usize
     };
-    match weight.data() {
-        WeightData::Blocks(bytes) => vec![of(bytes)],
-        WeightData::Affine(a) => vec![of(&a.words), of(&a.scales), of(&a.biases)],
-    }
+    weight.parts().into_iter().filter_map(|part| part.there().map(of)).collect()
 }
 
 impl Held {
@@ -59,6 +57,7 @@ impl Held {
         if weight.rows() == 1 {
             vector.resize(padded(weight.cols()), 0.0);
             dequantize_row(weight, 0, &mut vector[..weight.cols()]);
+            weight.unload(0..1);
         }
         let info = WeightInfo {
             id,

@@ -15,6 +15,9 @@ use crate::kv::out_of_memory;
 use crate::memory::Memory;
 use crate::pool::{Pool, Region};
 
+/// Bytes of a weight that a worker reads before it unloads them: some huge pages.
+const UNLOADED: usize = 4 << 20;
+
 /// A weight in panels.
 #[derive(Clone, Debug)]
 pub struct Packed {
@@ -106,7 +109,8 @@ impl Packed {
         Panels { first: self.memory.as_ptr::<u8>().wrapping_add(self.at), ..self.shape }
     }
 
-    /// Writes `weight` into its room, which nobody reads yet: each worker the panels that it will read.
+    /// Writes `weight` into its room, which nobody reads yet: each worker the panels that it will read. What it has read of
+    /// `weight` it unloads on the way, so that little of it is in memory beside the panels.
     ///
     /// # Errors
     /// When a worker panics.
@@ -132,7 +136,9 @@ impl Visit for Fill<'_> {
     fn visit<F: Coded>(self) {
         let (w, p) = (self.weight, self.panels);
         let mut codes = vec![[0; UNIT]; ROWS * p.units];
-        for n in self.region.share(p.rows, ROWS).step_by(ROWS) {
+        let share = self.region.share(p.rows, ROWS);
+        let mut read = share.start;
+        for n in share.clone().step_by(ROWS) {
             let rows = n..(n + ROWS).min(p.rows);
             codes[rows.len() * p.units..].fill([0; UNIT]);
             for (row, codes) in rows.clone().zip(codes.chunks_exact_mut(p.units)) {
@@ -148,6 +154,48 @@ impl Visit for Fill<'_> {
                 }
                 rows.clone().for_each(|row| F::Scales::put(w, row, i, F::UNITS, scales));
             }
+            if (rows.end - read) * (w.bytes() / p.rows) >= UNLOADED || rows.end == share.end {
+                w.unload(read..rows.end);
+                read = rows.end;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+    use tare_core::{Blob, Format, Source};
+
+    /// Notes what is given back of it.
+    struct Noting(Vec<u8>, Mutex<Vec<Range<usize>>>);
+
+    impl Source for Noting {
+        fn bytes(&self) -> &[u8] {
+            &self.0
+        }
+        fn unload(&self, range: Range<usize>) {
+            self.1.lock().unwrap().push(range);
+        }
+    }
+
+    /// Each worker has read at most so much of the weight that it has not given back.
+    #[test]
+    fn little_of_a_weight_is_in_memory_beside_its_panels() {
+        let (rows, cols) = (200_003, 256);
+        let row = Format::Q4_0.row_bytes(cols).unwrap();
+        let source = Arc::new(Noting(vec![0x3c; rows * row], Mutex::default()));
+        let weight = Weight::blocks("w", Format::Q4_0, rows, cols, Blob::new(source.clone())).unwrap();
+        for workers in [1, 2, 3] {
+            let packed = Packed::reserve(std::iter::once(&weight)).unwrap().remove(0).unwrap();
+            packed.fill(&weight, &mut Pool::new(workers, false).unwrap()).unwrap();
+            let mut given = std::mem::take(&mut *source.1.lock().unwrap());
+            given.sort_unstable_by_key(|r| r.start);
+            assert!(given.len() > workers, "{workers} workers: piece by piece, not at the end");
+            assert!(given.iter().all(|r| r.len() < UNLOADED + ROWS * row), "{given:?}");
+            let whole = given.iter().try_fold(0, |end, r| (r.start == end).then_some(r.end));
+            assert_eq!(whole, Some(rows * row), "all of it, each byte once: {given:?}");
         }
     }
 }

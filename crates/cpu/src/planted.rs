@@ -100,19 +100,20 @@ impl Program {
     /// before each, would otherwise shrink the same numbers from run to run until they are denormal. It writes to memory
     /// of the part's own.
     pub(crate) fn alone(mut self) -> Result<Self, OpError> {
-        let mut own = Vec::new();
+        let mut own = None;
         for stage in &mut self.stages {
             let Task::SwiGlu(_, call, _) = &mut stage.task else { continue };
             if call.out.row(0) != call.gate.row(0) {
                 continue;
             }
             let bytes = self.bucket.rows.saturating_mul(call.out.stride).saturating_mul(size_of::<f32>());
-            if own.is_empty() {
-                own.push(Memory::zeroed(bytes).ok_or_else(|| out_of_memory("a buffer of a part", bytes))?);
-            }
-            call.out = Rows::new(&own[0], call.out.width);
+            let memory = match own.take() {
+                Some(memory) => memory,
+                None => Memory::zeroed(bytes).ok_or_else(|| out_of_memory("a buffer of a part", bytes))?,
+            };
+            call.out = Rows::new(own.insert(memory), call.out.width);
         }
-        self.buffers.push(Arc::new(own));
+        self.own.extend(own.map(Arc::new));
         Ok(self)
     }
 

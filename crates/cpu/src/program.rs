@@ -2,6 +2,8 @@
 
 mod heads;
 mod integers;
+mod linker;
+pub mod room;
 mod tiles;
 
 use std::ops::Range;
@@ -10,14 +12,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 
 use tare_core::{DType, Fault};
-use tare_ops::{
-    BatchCheck, BufId, ForwardPlan, HeadCalls, IsaSet, Op, OpCall, OpError, RopeTable, Rounding, RowSpace, Variant,
-    WeightId,
-};
+use tare_ops::{BatchCheck, BufId, ForwardPlan, Op, OpError, RopeTable, Rounding, RowSpace, WeightId};
 
 use crate::codes::Codes;
 use crate::epilogue::{Bias, Epilogue};
-use crate::fuse::{self, Role};
+use crate::fuse::Role;
 use crate::kernels::attention::{Attention, AttentionFn};
 use crate::kernels::embedding::panels::{Gather, GatherFn};
 use crate::kernels::embedding::{Embedding, EmbeddingFn};
@@ -35,15 +34,16 @@ use crate::kernels::round::Round;
 use crate::kernels::sample::{Sample, SampleFn};
 use crate::kernels::select_rows::SelectRows;
 use crate::kernels::swiglu::{SwiGlu, SwiGluFn};
-use crate::kv::out_of_memory;
-use crate::layouts::{Fresh, Layouts};
-use crate::matrix::{Held, Kept, Matrix};
+use crate::matrix::{Kept, Matrix};
 use crate::memory::Memory;
 use crate::order::{Order, Resource};
 use crate::planted::Spin;
-use crate::registry::{Entry, Registry};
+use crate::registry::Entry;
 use crate::rows::{Rows, padded};
 use crate::tiled::Tiled;
+
+pub use linker::Linker;
+use room::{Arenas, Piece, Room, Share};
 
 /// What a stage does.
 #[derive(Clone, Debug)]
@@ -127,14 +127,20 @@ pub struct Program {
     /// Whether it has attention, which needs room for scores.
     pub attends: bool,
     /// The calls of the plan that run together, in order, and the buffers that they leave.
-    pub(crate) carried: Vec<(Range<usize>, Vec<Written>)>,
-    /// What the stages' pointers point into; parts of a program work in the buffers of the whole.
-    pub(crate) buffers: Vec<Arc<Vec<Memory>>>,
+    pub(crate) carried: Vec<Carried>,
+    /// What the stages' pointers point into, shared with other programs. Parts of a program work in the buffers of the
+    /// whole.
+    pub(crate) arenas: Arenas,
+    /// The same, of this program and its parts alone.
+    pub(crate) own: Vec<Arc<Memory>>,
     /// The matrices that the stages' pointers point into.
     pub kept: Arc<Vec<Kept>>,
     /// Nanoseconds that worker 0 spent in planted delays, over all runs.
     pub(crate) spun_ns: Arc<AtomicU64>,
 }
+
+/// Calls that run together, by their indices in the plan, and what they leave.
+pub(crate) type Carried = (Range<usize>, Vec<Written>);
 
 /// A step buffer that a call writes.
 #[derive(Clone, Copy, Debug)]
@@ -149,117 +155,13 @@ pub(crate) struct Written {
     pub(crate) space: RowSpace,
 }
 
-/// What a plan is compiled against.
-#[derive(Clone, Copy, Debug)]
-pub struct Linker<'a> {
-    /// The kernels.
-    pub registry: &'a Registry,
-    /// The levels that may be used.
-    pub isa: &'a IsaSet,
-    /// The weights of the backend, by [`WeightId`].
-    pub weights: &'a [Held],
-    /// Panels that are not filled yet.
-    pub fresh: &'a Fresh,
-}
-
-impl Linker<'_> {
-    /// In which layouts `plan` reads its matrices.
-    ///
-    /// # Errors
-    /// As [`Linker::compile`].
-    pub fn layouts(&self, plan: &ForwardPlan) -> Result<Layouts, OpError> {
-        plan.validate()?;
-        self.check_weights(plan)?;
-        let entries = plan.calls.iter().map(|call| self.resolve(plan, call)).collect::<Result<Vec<_>, _>>()?;
-        Ok(Layouts::of(plan, &entries))
-    }
-
-    /// Compiles `plan`.
-    ///
-    /// # Errors
-    /// When the plan does not validate, names an unknown kernel or weight, or memory runs out.
-    pub fn compile(&self, plan: &ForwardPlan) -> Result<Program, OpError> {
-        plan.validate()?;
-        self.check_weights(plan)?;
-        let mut build = Build::new(*self, plan)?;
-        let entries = plan.calls.iter().map(|call| self.resolve(plan, call)).collect::<Result<Vec<_>, _>>()?;
-        let roles = fuse::roles(plan, &entries);
-        let mut carried = Vec::with_capacity(roles.len());
-        for (i, (call, role)) in plan.calls.iter().zip(roles).enumerate() {
-            build.call(i, &call.op, (&entries, role)).map_err(|e| match e {
-                OpError::Input(f) => f.within(format!("plan {} call {i} ({})", plan.name, call.kernel)).into(),
-                other => other,
-            })?;
-            if let Some(calls) = role.calls(i) {
-                let left = match role {
-                    Role::Heads(HeadCalls { q, k, .. }) => vec![q, k],
-                    _ => call.op.writes().into_iter().collect(),
-                };
-                carried.push((calls, left.into_iter().map(|buffer| build.written(buffer, role)).collect()));
-            }
-        }
-        Ok(Program {
-            check: BatchCheck::new(plan),
-            bucket: plan.bucket,
-            rope: plan.rope.clone(),
-            kernels: plan.calls.iter().map(|c| c.kernel.clone()).collect(),
-            attends: build.attends,
-            carried,
-            stages: build.stages,
-            buffers: vec![Arc::new(build.memory)],
-            kept: Arc::new(build.kept),
-            spun_ns: Arc::default(),
-        })
-    }
-
-    /// The weights of a plan must be those that were packed.
-    fn check_weights(&self, plan: &ForwardPlan) -> Result<(), Fault> {
-        for info in &plan.weights {
-            let at = || format!("plan {}: weight {}", plan.name, info.name);
-            let Some(held) = self.weights.get(info.id.0 as usize) else {
-                return Err(Fault::new(at(), "a handle of this backend", info.id.0.to_string()));
-            };
-            let w = held.info();
-            if (w.format, w.rows, w.cols) != (info.format, info.rows, info.cols) {
-                let expected = format!("{} [{}, {}]", w.format, w.rows, w.cols);
-                return Err(Fault::new(at(), expected, format!("{} [{}, {}]", info.format, info.rows, info.cols)));
-            }
-        }
-        Ok(())
-    }
-
-    fn resolve(&self, plan: &ForwardPlan, call: &OpCall) -> Result<Entry, Fault> {
-        let format = call.op.matrix().and_then(|w| plan.weight(w)).map(|w| w.format);
-        let named = self.registry.find(&call.kernel);
-        let computes = |v: &Variant| match &call.op {
-            Op::Linear { rounding, .. } => v.rounds(Some(*rounding)),
-            _ => true,
-        };
-        let fitting =
-            named.filter(|(v, _)| v.op == call.op.name() && (v.format.is_none() || v.format == format) && computes(v));
-        let reads = format.map_or_else(String::new, |f| format!(" for {f}"));
-        match fitting {
-            Some((v, entry)) if self.isa.has(v.isa) => Ok(entry),
-            Some((v, _)) => {
-                Err(Fault::new(format!("plan {}", plan.name), format!("a host with {}", v.isa), call.kernel.clone()))
-            }
-            None => {
-                let with = match &call.op {
-                    Op::Linear { rounding, .. } => format!(" with activations in {rounding}"),
-                    _ => String::new(),
-                };
-                let expected = format!("a kernel of this backend that computes {}{reads}{with}", call.op.name());
-                Err(Fault::new(format!("plan {}", plan.name), expected, call.kernel.clone()))
-            }
-        }
-    }
-}
-
 /// A program in the making.
 struct Build<'a> {
     linker: Linker<'a>,
     plan: &'a ForwardPlan,
-    memory: Vec<Memory>,
+    room: Room,
+    /// Where a resource lies in the room; what lies in none is not here.
+    pieces: Vec<(Resource, Piece)>,
     rows: Vec<Rows>,
     /// The rounded copy of each buffer, and whether it is that of the buffer's present content.
     rounded: Vec<Option<(Rows, bool)>>,
@@ -275,11 +177,12 @@ struct Build<'a> {
 }
 
 impl<'a> Build<'a> {
-    fn new(linker: Linker<'a>, plan: &'a ForwardPlan) -> Result<Self, OpError> {
+    fn new(linker: Linker<'a>, plan: &'a ForwardPlan, room: Room) -> Result<Self, OpError> {
         let mut build = Self {
             linker,
             plan,
-            memory: Vec::new(),
+            room,
+            pieces: Vec::new(),
             rows: Vec::new(),
             rounded: vec![None; plan.buffers.len()],
             codes: vec![[None; 2]; plan.buffers.len()],
@@ -290,19 +193,26 @@ impl<'a> Build<'a> {
             stages: Vec::new(),
             attends: false,
         };
-        for b in &plan.buffers {
-            let rows = build.allocate(b.rows, b.width)?;
+        for (id, b) in plan.buffers.iter().enumerate() {
+            let rows = build.allocate(Resource::Buffer(BufId(id as u16)), b.rows, b.width)?;
             build.rows.push(rows);
         }
         Ok(build)
     }
 
-    fn allocate(&mut self, space: RowSpace, width: usize) -> Result<Rows, OpError> {
+    /// Rows of F32 for `what`.
+    fn allocate(&mut self, what: Resource, space: RowSpace, width: usize) -> Result<Rows, OpError> {
         let bytes = self.most(space).saturating_mul(padded(width)).saturating_mul(size_of::<f32>());
-        let memory = step_memory(bytes)?;
-        let view = Rows::new(&memory, width);
-        self.memory.push(memory);
-        Ok(view)
+        // Columns that pad a row hold 0 for as long as it lives.
+        let share = if padded(width) == width { Share::Numbers } else { Share::Nobody };
+        Ok(Rows::at(self.piece(what, share, bytes)?.cast(), width))
+    }
+
+    /// A piece of the room for `what`: where it begins.
+    fn piece(&mut self, what: Resource, share: Share, bytes: usize) -> Result<*mut u8, OpError> {
+        let (piece, first) = self.room.piece(share, bytes)?;
+        self.pieces.push((what, piece));
+        Ok(first)
     }
 
     /// The most rows of a buffer.
@@ -316,9 +226,11 @@ impl<'a> Build<'a> {
     /// A matrix as the file has it.
     fn matrix(&mut self, id: WeightId) -> Result<Matrix, Fault> {
         let linker = self.linker;
-        let weight = linker.weights[id.0 as usize].file()?;
-        self.kept.push(Kept::File(weight.clone()));
-        Ok(Matrix::of(weight))
+        // What is pointed into is what is kept: bytes that have to be made are made for this clone.
+        let weight = linker.weights[id.0 as usize].file()?.clone();
+        let matrix = Matrix::of(&weight);
+        self.kept.push(Kept::File(weight));
+        Ok(matrix)
     }
 
     fn buffer(&self, id: BufId) -> Rows {
@@ -346,17 +258,32 @@ impl<'a> Build<'a> {
         Ok(NonNull::from(v).cast())
     }
 
-    /// Appends a stage that reads and writes these.
+    /// Appends a stage that reads and writes these; what it changes is among both.
     fn push(&mut self, call: usize, task: Task, reads: &[Resource], writes: &[Resource]) {
         let barrier = self.order.meets(reads, writes);
+        if barrier {
+            self.room.meet();
+        }
+        for (what, piece) in &self.pieces {
+            if reads.contains(what) {
+                self.room.read(*piece);
+            } else if writes.contains(what) {
+                self.room.write(*piece);
+            }
+        }
         for w in writes {
             if let Resource::Buffer(id) = w {
-                self.rounded[id.0 as usize].iter_mut().for_each(|(_, fresh)| *fresh = false);
-                self.codes[id.0 as usize].iter_mut().flatten().for_each(|(_, fresh)| *fresh = false);
-                self.tiled[id.0 as usize].iter_mut().for_each(|(_, fresh)| *fresh = false);
+                self.forget_copies(*id);
             }
         }
         self.stages.push(Stage { task, call, barrier });
+    }
+
+    /// Copies of a buffer are no longer those of its content.
+    fn forget_copies(&mut self, id: BufId) {
+        self.rounded[id.0 as usize].iter_mut().for_each(|(_, fresh)| *fresh = false);
+        self.codes[id.0 as usize].iter_mut().flatten().for_each(|(_, fresh)| *fresh = false);
+        self.tiled[id.0 as usize].iter_mut().for_each(|(_, fresh)| *fresh = false);
     }
 
     fn call(&mut self, i: usize, op: &Op, (entries, role): (&[Entry], Role)) -> Result<(), OpError> {
@@ -387,11 +314,11 @@ impl<'a> Build<'a> {
             }
             (Op::HeadNorm { x, weight, heads, eps }, Entry::Norm(f)) => {
                 let call = self.head_norm(*x, (*weight, *eps), *heads)?;
-                self.push(i, Task::Norm(f, call, self.space(*x)), &[], &[Buffer(*x)]);
+                self.push(i, Task::Norm(f, call, self.space(*x)), &[Buffer(*x)], &[Buffer(*x)]);
             }
             (Op::Rope { x, heads }, Entry::Rope(f, _)) => {
                 let call = self.rope(i, *x, *heads)?;
-                self.push(i, Task::Rope(f, call), &[Resource::Angles], &[Buffer(*x)]);
+                self.push(i, Task::Rope(f, call), &[Resource::Angles, Buffer(*x)], &[Buffer(*x)]);
             }
             (Op::Linear { .. }, Entry::Linear(f)) => self.linear(i, op, f)?,
             (Op::Linear { x, weight, .. }, Entry::LinearInt(kernel)) => {
@@ -448,8 +375,15 @@ impl<'a> Build<'a> {
             _ => (self.buffer(*x), Resource::Buffer(*x)),
         };
         let call = Linear { x: from, weight: self.matrix(*weight)?, end: self.epilogue(op)? };
-        self.push(i, Task::Linear(f, call, self.space(*x)), &[read], &[Resource::Buffer(*op.output())]);
+        self.push_linear(i, op, Task::Linear(f, call, self.space(*x)), read);
         Ok(())
+    }
+
+    /// Appends the stage of a linear that reads its rows from `read`.
+    fn push_linear(&mut self, i: usize, op: &Op, task: Task, read: Resource) {
+        let out = Resource::Buffer(*op.output());
+        let adds = matches!(op, Op::Linear { accumulate: true, .. });
+        self.push(i, task, &[read, out][..1 + usize::from(adds)], &[out]);
     }
 
     /// What a linear does with its products.
@@ -467,7 +401,7 @@ impl<'a> Build<'a> {
         let at = x.0 as usize;
         let (out, fresh) = match self.rounded[at] {
             Some(copy) => copy,
-            None => (self.allocate(self.space(x), self.buffer(x).width)?, false),
+            None => (self.allocate(Resource::Rounded(x), self.space(x), self.buffer(x).width)?, false),
         };
         if !fresh {
             let task = Task::Round(Round { x: self.buffer(x), out }, self.space(x));
@@ -476,8 +410,4 @@ impl<'a> Build<'a> {
         self.rounded[at] = Some((out, true));
         Ok(out)
     }
-}
-
-fn step_memory(bytes: usize) -> Result<Memory, OpError> {
-    Memory::zeroed(bytes).ok_or_else(|| out_of_memory("a step buffer", bytes))
 }

@@ -30,7 +30,12 @@ unsafe impl Sync for Rows {}
 impl Rows {
     /// Rows of `width` in `memory`, which holds `rows * padded(width)` F32 and outlives this view.
     pub fn new(memory: &Memory, width: usize) -> Self {
-        Self { ptr: memory.as_ptr(), stride: padded(width), width }
+        Self::at(memory.as_ptr(), width)
+    }
+
+    /// Rows of `width` at `ptr`, where there is room for them for as long as this view is used.
+    pub const fn at(ptr: *mut f32, width: usize) -> Self {
+        Self { ptr, stride: padded(width), width }
     }
 
     /// The first element of row `t`.

@@ -1,6 +1,5 @@
 //! Rows of activations in tiles of BF16: see [`crate::tiles`] for what lies in one.
 
-use crate::memory::Memory;
 use crate::rows::padded;
 use crate::tiles::{ROW_BYTES, ROWS, STEP, TILE_BYTES};
 
@@ -36,9 +35,9 @@ impl Tiled {
         rows.div_ceil(ROWS).saturating_mul(padded(width) / STEP).saturating_mul(TILE_BYTES)
     }
 
-    /// Rows of `width` in `memory`, which has room for them and outlives this view.
-    pub fn new(memory: &Memory, width: usize, side: Side) -> Self {
-        Self { ptr: memory.as_ptr(), steps: padded(width) / STEP, side }
+    /// Rows of `width` at `ptr`, where there is room for them for as long as this view is used.
+    pub const fn at(ptr: *mut u8, width: usize, side: Side) -> Self {
+        Self { ptr, steps: padded(width) / STEP, side }
     }
 
     /// Tile `step` of the row of tiles that row `t` is in.

@@ -37,12 +37,15 @@ impl Program {
         config.plan.runs(&backend.describe().name, config.class)?;
         let packed = PackedModel::pack(model, backend)?;
         let (mut executables, mut resolved) = (Vec::new(), Vec::new());
-        for bucket in buckets(config.max_rows, config.max_sequences) {
+        // The largest first: the others find its step memory large enough.
+        for bucket in buckets(config.max_rows, config.max_sequences).into_iter().rev() {
             let target = Target { class: config.class, bucket, context: config.context };
             let plan = resolve(&config.plan, &packed, &*backend, target)?;
             executables.push((bucket, backend.compile(&plan.plan)?));
             resolved.push(plan);
         }
+        executables.reverse();
+        resolved.reverse();
         let kv = tare_model::planner::kv_shape(packed.config(), config.class);
         Ok(Self { executables, resolved, kv, vocabulary: packed.config().vocab })
     }

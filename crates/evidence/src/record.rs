@@ -19,7 +19,7 @@ use tare_core::{Fault, Reading};
 /// Version of the written form. A change that an old reader would misread raises it.
 ///
 /// Version 2 adds fields that may be left out: `timing.untimed`, `arm.settings`, `arm.delay`, `method.label`, `arm` of a
-/// ceiling and `turn` of its samples; and rows of a peer may have no logits.
+/// ceiling and `turn` of its samples, `memory.peak_rss_bytes`; and rows of a peer may have no logits.
 pub const SCHEMA_VERSION: u32 = 2;
 
 /// The versions that are read.
@@ -168,6 +168,11 @@ pub struct Memory {
     /// KV cache at its fullest.
     #[schemars(with = "ReadingShape<u64>")]
     pub kv_bytes: Reading<u64>,
+    /// The most that was resident at once of the process that ran the rounds, from its start to the end of the last of them:
+    /// loading is part of it, the judge, which comes after, is not. Left out of records that are older.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<ReadingShape<u64>>")]
+    pub peak_rss_bytes: Option<Reading<u64>>,
 }
 
 /// What came of it. Times exist only behind a passed gate.

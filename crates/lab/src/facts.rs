@@ -80,18 +80,32 @@ impl ArmFacts {
     }
 }
 
-/// Where memory went over `rounds` of `engine` in this process.
-pub fn memory(engine: &Engine, rounds: &[Timed]) -> Memory {
+/// Where memory went over `rounds` of `engine` in this process, in which at most `before` bytes had been resident when the
+/// loading began.
+pub fn memory(engine: &Engine, rounds: &[Timed], before: &Reading<u64>) -> Memory {
     let rss = ResidentMemory::read();
     let pool = engine.counters().pool;
     let token = engine.resolved().first().map(|r| r.plan.kv.token_bytes());
     let kv = token.map(|t| (pool.peak * pool.page_tokens * t) as u64);
     Memory {
         allocator_peak_bytes: largest(rounds.iter().map(|r| &r.allocator_peak_bytes)),
+        peak_rss_bytes: Some(peak_since(rss.peak_bytes, before)),
         anonymous_rss_bytes: rss.anonymous_bytes,
         file_rss_bytes: rss.file_bytes,
         device_bytes: engine.device_bytes(),
         kv_bytes: kv.map_or_else(|| Reading::unavailable("no plan was compiled"), Reading::Available),
+    }
+}
+
+/// The peak of the process, if it came after a moment before which the peak was `before`: what else the process did until
+/// then is not laid at the door of the model.
+fn peak_since(peak: Reading<u64>, before: &Reading<u64>) -> Reading<u64> {
+    match (peak, before) {
+        (Reading::Available(peak), Reading::Available(before)) if peak <= *before => Reading::unavailable(format!(
+            "{before} bytes were resident before the model was loaded, to measure the host, and no more since: measure again"
+        )),
+        (_, Reading::Unavailable { why }) => Reading::unavailable(why.as_str()),
+        (peak, _) => peak,
     }
 }
 
@@ -104,6 +118,11 @@ pub fn fullest(all: &[Memory]) -> Memory {
         file_rss_bytes: of(|m| &m.file_rss_bytes),
         device_bytes: of(|m| &m.device_bytes),
         kv_bytes: of(|m| &m.kv_bytes),
+        peak_rss_bytes: all
+            .iter()
+            .map(|m| m.peak_rss_bytes.as_ref())
+            .collect::<Option<Vec<_>>>()
+            .map(|p| largest(p.into_iter())),
     }
 }
 
@@ -236,4 +255,19 @@ fn highest_level(engine: &Engine) -> String {
     };
     let isa = engine.info().isa;
     isa.levels().iter().rev().map(|l| l.name()).find(|l| used(l)).unwrap_or("portable").to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peak_from_before_the_model_is_not_its_own() {
+        let some = Reading::Available;
+        assert_eq!(peak_since(some(7), &some(6)), some(7));
+        let before = peak_since(some(7), &some(7));
+        assert!(before.to_string().contains("7 bytes were resident before"), "{before}");
+        let none = || Reading::unavailable("no meter");
+        assert_eq!((peak_since(none(), &some(0)), peak_since(some(7), &none())), (none(), none()));
+    }
 }

@@ -6,6 +6,7 @@ use tare_cuda::{CudaBackend, Driver};
 use tare_engine::{Engine, EngineConfig};
 use tare_model::{Model, PlanSpec};
 use tare_ops::{Backend, Class, Isa};
+use tare_probe::allocator;
 
 use crate::delay::Delay;
 use crate::tap::Tap;
@@ -60,11 +61,10 @@ impl Rig<'_> {
     /// # Errors
     /// As [`Rig::engine`].
     pub fn engine_on(&self, backend: Box<dyn Backend>) -> Result<Engine, LabError> {
-        Ok(Engine::new(
-            self.model,
-            backend,
-            self.config((self.plan.clone(), self.class), self.max_rows, self.sequences),
-        )?)
+        let config = self.config((self.plan.clone(), self.class), self.max_rows, self.sequences);
+        let engine = Engine::new(self.model, backend, config)?;
+        allocator::trim();
+        Ok(engine)
     }
 
     /// A backend as the engine under test has it.

@@ -9,7 +9,7 @@ use tare_evidence::provenance::Provenance;
 use tare_evidence::record::{About, Clock, Measured, Memory, Method, Role, TimingContract};
 use tare_evidence::samples::{Samples, TimedRound};
 use tare_evidence::{Draft, Record, Utc};
-use tare_probe::{Ceilings, Host, Quietness};
+use tare_probe::{Ceilings, Host, Quietness, ResidentMemory};
 
 use crate::build_info::BuildInfo;
 use crate::clock::{self, Timed};
@@ -71,6 +71,7 @@ impl Weighing<'_> {
     pub fn run(&self, at: Utc, go_on: &mut dyn FnMut(Stage) -> bool) -> Result<Record, LabError> {
         let mut ask = |stage| if go_on(stage) { Ok(()) } else { Err(LabError::Interrupted) };
         ask(Stage::Loading)?;
+        let before = ResidentMemory::read().peak_bytes;
         let mut engine = self.rig.engine()?;
         let mut warmups = Vec::with_capacity(self.warmups);
         for n in 0..self.warmups {
@@ -84,7 +85,7 @@ impl Weighing<'_> {
             rounds.push(clock::clock_together(&mut engine, self.requests)?);
         }
         let device: Vec<_> = self.rig.on.device_state().into_iter().collect();
-        let (memory, pages) = (facts::memory(&engine, &rounds), engine.pages());
+        let (memory, pages) = (facts::memory(&engine, &rounds, &before), engine.pages());
         ask(Stage::Judging)?;
         let judgement = self.judge(&mut engine, &warmups, &rounds)?;
         self.record(at, Finished { engine, warmups, rounds, device, memory, pages, quiet, judgement })

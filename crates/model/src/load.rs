@@ -11,6 +11,9 @@ use tare_formats::{ModelConfig, ModelFile, Role, TokenizerSource};
 use crate::synthetic::{self, Synthetic};
 use crate::{ModelError, classes};
 
+/// Bytes that a digest reads before it unloads them.
+const DIGESTED: usize = 4 << 20;
+
 /// A model whose weights can be had by role: files on disk, or weights made from a seed.
 #[derive(Debug)]
 pub struct Model {
@@ -99,8 +102,8 @@ impl Model {
         }
     }
 
-    /// One weight, still packed. A synthetic one is made anew at each call and is not kept. A tied head is the
-    /// embedding.
+    /// One weight, still packed. The matrices of a synthetic model are made when somebody looks at their bytes and are kept
+    /// by who has looked alone. A tied head is the embedding.
     ///
     /// # Errors
     /// When the model has no such weight.
@@ -198,11 +201,14 @@ impl Model {
         for role in Role::all(self.config()) {
             let w = self.weight(role)?;
             digest.update(format!("{role} {} [{}, {}]", w.format(), w.rows(), w.cols()).as_bytes());
-            match w.data() {
-                WeightData::Blocks(b) => digest.update(b),
-                WeightData::Affine(a) => {
-                    digest.update(a.scale_dtype.name().as_bytes());
-                    [&a.words, &a.scales, &a.biases].into_iter().for_each(|part| digest.update(part));
+            if let WeightData::Affine(a) = w.data() {
+                digest.update(a.scale_dtype.name().as_bytes());
+            }
+            for part in w.parts() {
+                // Piece by piece, so that a file leaves no trace in the memory of the process.
+                for (i, piece) in part.chunks(DIGESTED).enumerate() {
+                    digest.update(piece);
+                    part.unload(i * DIGESTED..(i + 1) * DIGESTED);
                 }
             }
         }

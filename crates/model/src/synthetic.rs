@@ -13,6 +13,7 @@ mod recipe;
 mod shapes;
 mod stream;
 
+use std::sync::Arc;
 use tare_core::{AffineBits, Fault, Format, Weight};
 use tare_formats::{ModelConfig, Role};
 
@@ -27,11 +28,11 @@ pub const SCHEME: &str = "synthetic:";
 /// Version of the generator. It changes when any byte of any synthetic weight does, and digests change with it.
 pub const GENERATOR: &str = "synthetic-1";
 
-/// A model made from a seed. Each weight is made when it is asked for and is not kept.
+/// A model made from a seed. A matrix is made when somebody looks at its bytes, and is not kept here.
 #[derive(Clone, Debug)]
 pub struct Synthetic {
     name: &'static str,
-    config: ModelConfig,
+    config: Arc<ModelConfig>,
     format: Format,
     seed: u64,
 }
@@ -67,7 +68,7 @@ impl Synthetic {
         if let Format::Affine { bits, group } = format {
             config.quantization = Some((bits, group));
         }
-        Ok(Self { name: shape.name, config, format, seed: seed.unwrap_or(0) })
+        Ok(Self { name: shape.name, config: Arc::new(config), format, seed: seed.unwrap_or(0) })
     }
 
     /// The name written out in full: equal specs are equal bytes.
@@ -93,7 +94,7 @@ impl Synthetic {
         TensorInfo { role, name: role.to_string(), format, rows, cols, bytes }
     }
 
-    /// Makes one weight. A tied head is the embedding.
+    /// One weight, whose bytes are made when somebody looks at them if it is a matrix. A tied head is the embedding.
     ///
     /// # Errors
     /// When a model of this shape has no such weight.
@@ -106,12 +107,12 @@ impl Synthetic {
         if !there {
             return Err(Fault::new(role.to_string(), format!("a weight of {}", self.name), "no such weight"));
         }
-        let recipe = Recipe::new(&self.config, role, self.seed);
+        let recipe = Recipe::new(Arc::clone(&self.config), role, self.seed);
         let shape = role.shape(&self.config);
         if role.is_vector() {
             encode::vector(&recipe, self.format_of(role), shape.1)
         } else {
-            encode::matrix(&recipe, self.format, shape)
+            encode::matrix(recipe, self.format, shape)
         }
     }
 

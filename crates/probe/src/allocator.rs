@@ -58,6 +58,16 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
+/// Gives memory that was freed back to the system. Loading frees much of what it took, and the allocator keeps it in small
+/// pieces for later; it belongs between loading and the first step. Does nothing where the allocator is not glibc's.
+pub fn trim() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: it takes the allocator's locks and touches free memory alone.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 /// Forgets the peak: from now on it is the most that was live since this call.
 pub fn reset_peak() {
     PEAK.store(LIVE.load(Relaxed), Relaxed);

@@ -121,8 +121,11 @@ fn memory(m: &Memory) {
         ("resident of files", &m.file_rss_bytes),
         ("device", &m.device_bytes),
     ];
+    let process =
+        m.peak_rss_bytes.iter().map(|peak| ("resident at the peak, loading included and the judge not", peak));
     let shown: Vec<String> = parts
-        .iter()
+        .into_iter()
+        .chain(process)
         .map(|(name, reading)| match reading {
             Reading::Available(bytes) => format!("{name} {}", human_bytes(*bytes)),
             Reading::Unavailable { why } => format!("{name} unavailable: {why}"),

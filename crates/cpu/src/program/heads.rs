@@ -3,6 +3,7 @@
 use tare_core::Fault;
 use tare_ops::{BufId, HeadCalls, Op, OpError, RowSpace, WeightId};
 
+use super::room::Share;
 use super::{Build, Task};
 use crate::kernels::heads::Heads;
 use crate::kernels::kv_append::KvAppend;
@@ -10,6 +11,7 @@ use crate::kernels::norm::Norm;
 use crate::kernels::rope::{Angles, Rope};
 use crate::order::Resource;
 use crate::registry::Entry;
+use crate::rows::{Rows, padded};
 
 impl Build<'_> {
     /// The calls `heads`, in one stage of the last one.
@@ -36,8 +38,9 @@ impl Build<'_> {
         };
         let ropes = [self.rope(i, heads.q, *of_q)?, self.rope(i, heads.k, *of_k)?];
         let call = Heads { norms, ropes, append: self.append(*layer, *k, *v) };
-        let written = [Resource::Buffer(heads.q), Resource::Buffer(heads.k), Resource::Cache(*layer)];
-        self.push(i, Task::Heads(f, call), &[Resource::Angles, Resource::Buffer(*v)], &written);
+        let (q, k) = (Resource::Buffer(heads.q), Resource::Buffer(heads.k));
+        let read = [Resource::Angles, q, k, Resource::Buffer(*v)];
+        self.push(i, Task::Heads(f, call), &read, &[q, k, Resource::Cache(*layer)]);
         Ok(())
     }
 
@@ -65,7 +68,10 @@ impl Build<'_> {
             return Ok(angles);
         }
         let pairs = self.plan.rope.inv_freq.len();
-        let angles = Angles { cos: self.allocate(RowSpace::All, pairs)?, sin: self.allocate(RowSpace::All, pairs)? };
+        // Wanted from the first layer to the last, and small: by itself it fills no huge page beside the others.
+        let bytes = self.most(RowSpace::All).saturating_mul(padded(pairs)).saturating_mul(size_of::<f32>());
+        let mut half = || Ok::<_, OpError>(Rows::at(self.piece(Resource::Angles, Share::Nobody, bytes)?.cast(), pairs));
+        let angles = Angles { cos: half()?, sin: half()? };
         self.push(i, Task::Angles(angles), &[], &[Resource::Angles]);
         self.angles = Some(angles);
         Ok(angles)

@@ -3,7 +3,8 @@
 use tare_core::Fault;
 use tare_ops::{BufId, Op, OpError, WeightId};
 
-use super::{Build, Task, step_memory};
+use super::room::Share;
+use super::{Build, Task};
 use crate::codes::Codes;
 use crate::kernels::linear_int::LinearInt;
 use crate::kernels::quantize::Quantize;
@@ -24,7 +25,7 @@ impl Build<'_> {
         let codes = self.codes(i, x, kernel)?;
         let call = LinearInt { x: codes, weight: self.panels(weight)?, end: self.epilogue(op)? };
         let task = Task::LinearInt(kernel.product, call, self.space(x));
-        self.push(i, task, &[Resource::Codes(x)], &[Resource::Buffer(*op.output())]);
+        self.push_linear(i, op, task, Resource::Codes(x));
         Ok(())
     }
 
@@ -46,10 +47,8 @@ impl Build<'_> {
             Some(copy) => copy,
             None => {
                 let (rows, width) = (self.most(self.space(x)), self.buffer(x).width);
-                let memory = step_memory(Codes::bytes(planes, rows, width))?;
-                let view = Codes::new(&memory, width);
-                self.memory.push(memory);
-                (view, false)
+                let first = self.piece(Resource::Codes(x), Share::Copies, Codes::bytes(planes, rows, width))?;
+                (Codes::at(first, width), false)
             }
         };
         if !fresh {

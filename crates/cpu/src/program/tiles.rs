@@ -3,7 +3,8 @@
 use tare_core::Fault;
 use tare_ops::{BufId, Op, OpError, WeightId};
 
-use super::{Build, Task, step_memory};
+use super::room::Share;
+use super::{Build, Task};
 use crate::kernels::into_tiles::{IntoTiles, RowNorm};
 use crate::kernels::linear_tiles::gated::{GatedTiles, Units};
 use crate::kernels::linear_tiles::{LinearTiles, Weights};
@@ -24,7 +25,7 @@ impl Build<'_> {
         let weight = self.weights(weight, kernel)?;
         let call = LinearTiles { x: tiled, weight, end: self.epilogue(op)? };
         let task = Task::LinearTiles(kernel.product, call, self.space(x));
-        self.push(i, task, &[Resource::Tiled(x, kernel.side)], &[Resource::Buffer(*op.output())]);
+        self.push_linear(i, op, task, Resource::Tiled(x, kernel.side));
         Ok(())
     }
 
@@ -38,14 +39,10 @@ impl Build<'_> {
         };
         let tiled = self.tiled(i, *x, kernel)?;
         let (gate, up) = (self.weights(*gate, kernel)?, self.weights(*up, kernel)?);
-        let end = Units { out: self.room(out, kernel.side)?, width: self.buffer(out).width };
+        let end = Units { out: self.in_tiles(out, kernel.side)?, width: self.buffer(out).width };
         let task = Task::GatedTiles(kernel.gated, GatedTiles { x: tiled, gate, up, end }, self.space(out));
-        self.push(
-            i,
-            task,
-            &[Resource::Tiled(*x, kernel.side)],
-            &[Resource::Buffer(out), Resource::Tiled(out, kernel.side)],
-        );
+        self.push(i, task, &[Resource::Tiled(*x, kernel.side)], &[Resource::Tiled(out, kernel.side)]);
+        self.forget_copies(out);
         self.left_in_tiles(out, kernel.side);
         Ok(())
     }
@@ -58,9 +55,10 @@ impl Build<'_> {
         norm: RowNorm,
         kernel: InTiles,
     ) -> Result<(), OpError> {
-        let call = IntoTiles { x: self.buffer(x), norm: Some(norm), out: self.room(out, kernel.side)? };
+        let call = IntoTiles { x: self.buffer(x), norm: Some(norm), out: self.in_tiles(out, kernel.side)? };
         let task = Task::IntoTiles(kernel.into_tiles, call, self.space(out));
-        self.push(i, task, &[Resource::Buffer(x)], &[Resource::Buffer(out), Resource::Tiled(out, kernel.side)]);
+        self.push(i, task, &[Resource::Buffer(x)], &[Resource::Tiled(out, kernel.side)]);
+        self.forget_copies(out);
         self.left_in_tiles(out, kernel.side);
         Ok(())
     }
@@ -71,7 +69,7 @@ impl Build<'_> {
 
     /// The copy of a buffer in tiles for a side, made by a stage unless it is there already.
     fn tiled(&mut self, i: usize, x: BufId, kernel: InTiles) -> Result<Tiled, OpError> {
-        let (out, side) = (self.room(x, kernel.side)?, kernel.side);
+        let (out, side) = (self.in_tiles(x, kernel.side)?, kernel.side);
         if !self.copy(x, side).is_some_and(|(_, fresh)| fresh) {
             let call = IntoTiles { x: self.buffer(x), norm: None, out };
             let task = Task::IntoTiles(kernel.into_tiles, call, self.space(x));
@@ -82,16 +80,15 @@ impl Build<'_> {
     }
 
     /// Room for a buffer in tiles for a side.
-    fn room(&mut self, x: BufId, side: Side) -> Result<Tiled, OpError> {
+    fn in_tiles(&mut self, x: BufId, side: Side) -> Result<Tiled, OpError> {
         if let Some((there, _)) = self.copy(x, side) {
             return Ok(there);
         }
         let (rows, width) = (self.most(self.space(x)), self.buffer(x).width);
-        let memory = step_memory(Tiled::bytes(rows, width))?;
-        let room = Tiled::new(&memory, width, side);
-        self.tiled[x.0 as usize].push((room, false));
-        self.memory.push(memory);
-        Ok(room)
+        let first = self.piece(Resource::Tiled(x, side), Share::Copies, Tiled::bytes(rows, width))?;
+        let tiled = Tiled::at(first, width, side);
+        self.tiled[x.0 as usize].push((tiled, false));
+        Ok(tiled)
     }
 
     /// The copy of a buffer for a side, and whether it is that of the buffer's present content.

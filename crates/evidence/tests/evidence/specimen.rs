@@ -63,6 +63,7 @@ pub(crate) fn draft(gate: Judgement) -> Draft {
             file_rss_bytes: Reading::Available(5 << 20),
             device_bytes: Reading::unavailable("no device"),
             kv_bytes: Reading::Available(4096),
+            peak_rss_bytes: None,
         },
         gate,
         measured: Measured { samples: samples(), ceilings: ceilings(), demands: demands() },

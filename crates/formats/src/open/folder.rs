@@ -103,6 +103,8 @@ fn read_shards(files: &[PathBuf]) -> Result<(BTreeMap<String, Stored>, u64), For
                 return Err(Fault::new(key, "one tensor of this name", "it in two files").into());
             }
         }
+        // The header has been read.
+        file.unload(0..file.len());
     }
     Ok((out, total))
 }

@@ -20,6 +20,8 @@ pub(super) fn open(path: &Path, file: &Path) -> Result<ModelFile, FormatError> {
     let placeholder = Metadata(&header).flag(PLACEHOLDER)? == Some(true);
     let vocab = GgufVocab::read(&header)?.filter(|_| !placeholder);
     let chat_template = Metadata(&header).text("tokenizer.chat_template")?.map(str::to_owned);
+    // The header has been read.
+    bytes.unload(0..bytes.len());
     Ok(ModelFile {
         config,
         kind: FileKind::Gguf { version: header.version },

@@ -299,6 +299,7 @@ mod tests {
             file_rss_bytes: none(),
             device_bytes: none(),
             kv_bytes: none(),
+            peak_rss_bytes: Some(none()),
         };
         release(report, timed, memory).unwrap()
     }

@@ -77,7 +77,8 @@ impl Subject {
     /// Where memory went in this process, and in the peer's.
     pub(super) fn memory(&mut self, timed: &Timed) -> Memory {
         match self {
-            Self::Engine(e) => facts::memory(e.engine(), std::slice::from_ref(timed)),
+            // The process was started for this arm.
+            Self::Engine(e) => facts::memory(e.engine(), std::slice::from_ref(timed), &Reading::Available(0)),
             Self::Peer(p) => {
                 let whole = match p.memory() {
                     Reading::Available(bytes) => format!("the peer tells its resident memory in one: {bytes} bytes"),
@@ -90,6 +91,7 @@ impl Subject {
                     file_rss_bytes: none(),
                     device_bytes: none(),
                     kv_bytes: none(),
+                    peak_rss_bytes: Some(none()),
                 }
             }
         }

@@ -312,6 +312,7 @@ mod tests {
                 file_rss_bytes: none(),
                 device_bytes: none(),
                 kv_bytes: none(),
+                peak_rss_bytes: Some(none()),
             },
             rows: None,
             device: None,

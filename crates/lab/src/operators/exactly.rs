@@ -67,6 +67,7 @@ impl<'a> Exactly<'a> {
         }
         let role = self.roles.get(&name).ok_or_else(|| LabError::Judge(format!("the model has no weight `{name}`")))?;
         let weight = self.rig.model.weight(*role)?;
+        weight.look();
         self.fresh.insert(name, weight.clone());
         Ok(weight)
     }

@@ -228,6 +228,7 @@ impl LiveArm for ScriptedArm {
                 file_rss_bytes: none(),
                 device_bytes: none(),
                 kv_bytes: none(),
+                peak_rss_bytes: Some(none()),
             },
             rows: None,
             device: None,

@@ -5,6 +5,7 @@
 
 use half::{bf16, f16};
 use std::num::NonZero;
+use std::ops::Range;
 use tare_core::{Affine, AffineBits, Blob, DType, Fault, Format, Weight};
 
 use super::recipe::{MARKED, Mark, Recipe};
@@ -15,34 +16,46 @@ const LEVEL_STD: [f64; 2] = [4.609_772_228_646_444, 73.900_383_851_402_5];
 /// Rows below this many bytes in all are written by one thread: starting a second one costs more.
 const ALONE: usize = 1 << 20;
 
-/// A matrix [rows, cols] in `format`.
+/// A matrix [rows, cols] in `format`, whose bytes are made when somebody looks at them.
 ///
 /// # Errors
 /// When `cols` is no multiple of the format's block.
-pub(super) fn matrix(recipe: &Recipe<'_>, format: Format, (rows, cols): (usize, usize)) -> Result<Weight, Fault> {
+pub(super) fn matrix(recipe: Recipe, format: Format, (rows, cols): (usize, usize)) -> Result<Weight, Fault> {
     let name = recipe.name();
     match format {
         Format::Affine { bits, group } => {
-            let scale_row = cols / group as usize * 2;
-            let mut words = vec![0; rows * cols * bits.bits() / 8];
-            let (mut scales, mut biases) = (vec![0; rows * scale_row], vec![0; rows * scale_row]);
-            let parts =
-                [(&mut words[..], cols * bits.bits() / 8), (&mut scales[..], scale_row), (&mut biases[..], scale_row)];
-            let rows_of = AffineRows { recipe, bits, group: group as usize };
-            each_row(rows, parts, |row, [words, scales, biases]| rows_of.write(row, words, scales, biases));
-            let [words, scales, biases] = [words, scales, biases].map(Blob::from_vec);
+            let (word_row, scale_row) = (cols * bits.bits() / 8, cols / group as usize * 2);
+            let (first, second) = (rows * word_row, rows * (word_row + scale_row));
+            let end = second + rows * scale_row;
+            let whole = Blob::made(end, move || {
+                let mut bytes = vec![0; end];
+                let (words, scales) = bytes.split_at_mut(first);
+                let (scales, biases) = scales.split_at_mut(second - first);
+                let rows_of = AffineRows { recipe: &recipe, bits, group: group as usize };
+                let parts = [(words, word_row), (scales, scale_row), (biases, scale_row)];
+                each_row(rows, parts, |row, [words, scales, biases]| rows_of.write(row, words, scales, biases));
+                bytes
+            });
+            let part = |range: Range<usize>| {
+                let outside = || Fault::new(&name, format!("a part of {end} bytes"), format!("{range:?}"));
+                whole.slice(range.clone()).ok_or_else(outside)
+            };
+            let (words, scales, biases) = (part(0..first)?, part(first..second)?, part(second..end)?);
             let data = Affine { words, scales, biases, scale_dtype: DType::BF16 };
             Weight::affine(&name, bits, group, (rows, cols), data)
         }
         _ => {
             let row_bytes = format.row_bytes(cols).unwrap_or(0);
-            let mut bytes = vec![0; rows * row_bytes];
-            let parts = [(&mut bytes[..], row_bytes), (&mut [][..], 0), (&mut [][..], 0)];
-            each_row(rows, parts, |row, [out, ..]| match format.dtype() {
-                Some(dtype) => plain_row(recipe, dtype, row, out),
-                None => block_row(recipe, format, row, out),
+            let bytes = Blob::made(rows * row_bytes, move || {
+                let mut bytes = vec![0; rows * row_bytes];
+                let parts = [(&mut bytes[..], row_bytes), (&mut [][..], 0), (&mut [][..], 0)];
+                each_row(rows, parts, |row, [out, ..]| match format.dtype() {
+                    Some(dtype) => plain_row(&recipe, dtype, row, out),
+                    None => block_row(&recipe, format, row, out),
+                });
+                bytes
             });
-            Weight::blocks(&name, format, rows, cols, Blob::from_vec(bytes))
+            Weight::blocks(&name, format, rows, cols, bytes)
         }
     }
 }
@@ -51,7 +64,7 @@ pub(super) fn matrix(recipe: &Recipe<'_>, format: Format, (rows, cols): (usize, 
 ///
 /// # Errors
 /// When `format` is packed.
-pub(super) fn vector(recipe: &Recipe<'_>, format: Format, cols: usize) -> Result<Weight, Fault> {
+pub(super) fn vector(recipe: &Recipe, format: Format, cols: usize) -> Result<Weight, Fault> {
     let Some(dtype) = format.dtype() else {
         return Err(Fault::new(recipe.name(), "a plain format for a vector", format.to_string()));
     };
@@ -129,7 +142,7 @@ fn oriented(level: u32, bits: u32, negative: bool) -> u32 {
 }
 
 struct AffineRows<'a> {
-    recipe: &'a Recipe<'a>,
+    recipe: &'a Recipe,
     bits: AffineBits,
     group: usize,
 }
@@ -191,7 +204,7 @@ impl Nibble {
 }
 
 /// Blocks of 32: an F16 scale, for Q4_1 an F16 minimum, then the levels.
-fn block_row(recipe: &Recipe<'_>, format: Format, row: usize, out: &mut [u8]) {
+fn block_row(recipe: &Recipe, format: Format, row: usize, out: &mut [u8]) {
     let (size, levels) = (format.block_bytes(), if format == Format::Q8_0 { 32 } else { 16 });
     let base = recipe.row_std(row) / if format == Format::Q8_0 { LEVEL_STD[1] } else { LEVEL_STD[0] };
     let blocks = out.len() / size;
@@ -224,7 +237,7 @@ fn block_row(recipe: &Recipe<'_>, format: Format, row: usize, out: &mut [u8]) {
 /// Uniform values of variance `row_std^2`: `(2 level + 1 - 2^bits) / 2^bits * sqrt(3) * row_std`.
 ///
 /// A level has 16 bits in the 16-bit types. In F32 it is the upper 24 of the element's 32: what F32 holds exactly.
-fn plain_row(recipe: &Recipe<'_>, dtype: DType, row: usize, out: &mut [u8]) {
+fn plain_row(recipe: &Recipe, dtype: DType, row: usize, out: &mut [u8]) {
     let amplitude = (recipe.row_std(row) * 3f64.sqrt()) as f32;
     recipe.elements.fill((row * out.len() / 8) as u64, out);
     for (col, element) in out.chunks_exact_mut(dtype.bytes()).take(MARKED).enumerate() {

@@ -15,6 +15,7 @@
 //! *Logits* have a standard deviation of [`LOGIT_SPREAD`]. The final norm's gains have random signs: with a tied head
 //! the last token's own embedding would otherwise win every step.
 
+use std::sync::Arc;
 use tare_formats::{ModelConfig, Part, Role};
 
 use super::stream::Stream;
@@ -46,8 +47,8 @@ pub(super) enum Mark {
 }
 
 /// How one tensor is made.
-pub(super) struct Recipe<'a> {
-    config: &'a ModelConfig,
+pub(super) struct Recipe {
+    config: Arc<ModelConfig>,
     role: Role,
     seed: u64,
     /// Random words of the tensor's elements.
@@ -61,9 +62,9 @@ pub fn is_needle(seed: u64, token: u32) -> bool {
     Stream::new(seed, "needles").word(u64::from(token)) >> 60 == 0
 }
 
-impl<'a> Recipe<'a> {
+impl Recipe {
     /// The recipe of `role`.
-    pub(super) fn new(config: &'a ModelConfig, role: Role, seed: u64) -> Self {
+    pub(super) fn new(config: Arc<ModelConfig>, role: Role, seed: u64) -> Self {
         let elements = Stream::new(seed, &role.to_string());
         let scales = Stream::new(seed, &format!("{role} scales"));
         Self { config, role, seed, elements, scales }
@@ -76,7 +77,7 @@ impl<'a> Recipe<'a> {
 
     /// Standard deviation of the elements of a row.
     pub(super) fn row_std(&self, row: usize) -> f64 {
-        let c = self.config;
+        let c = &self.config;
         let per_input = |n: usize| 1.0 / (n as f64).sqrt();
         let block = (GROWTH / c.layers as f64).sqrt() / BLOCK_RMS;
         let quiet = if row < MARKED { QUIET } else { 1.0 };
@@ -105,7 +106,7 @@ impl<'a> Recipe<'a> {
 
     /// Gain of element `col` of a norm before its random spread; its sign is random when [`Recipe::signed`].
     pub(super) fn gain(&self, col: usize) -> f64 {
-        let c = self.config;
+        let c = &self.config;
         match self.role {
             Role::FinalNorm if col < MARKED => 0.0,
             Role::FinalNorm => LOGIT_SPREAD / (c.hidden as f64).sqrt(),
@@ -126,7 +127,7 @@ impl<'a> Recipe<'a> {
     /// stream's growth has shrunk the embedding under the norm. The query's and the key's products are both `signal`,
     /// and `signal^2 * SCORE_SPREAD / sqrt(E)` is the score.
     fn marked_gain(&self, layer: usize) -> f64 {
-        let c = self.config;
+        let c = &self.config;
         let signal = (NEEDLE_SCORE * (c.head_size as f64).sqrt() / SCORE_SPREAD).sqrt();
         let stream_rms = (1.0 + 2.0 * GROWTH * layer as f64 / c.layers as f64).sqrt();
         let product = HIGH * HIGH * (MARKED / 2) as f64 / (c.hidden as f64).sqrt();

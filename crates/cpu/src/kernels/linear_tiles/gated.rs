@@ -101,6 +101,14 @@ impl<S: Source> Source for Pair<S> {
     }
 }
 
+impl Units {
+    /// Whether the outputs from `f` on are the last ones and fill the first half of their tile: the other half is 0.
+    #[inline(always)]
+    fn ends_in_half_a_tile(&self, f: usize) -> bool {
+        f % STEP == 0 && f + ROWS >= self.width
+    }
+}
+
 impl End for Units {
     fn weight_rows(&self) -> usize {
         2 * self.width.next_multiple_of(ROWS)
@@ -117,7 +125,12 @@ impl End for Units {
                     // SAFETY: rows of 16 sums; half a row of a tile of this row and these columns.
                     unsafe {
                         let v = units(l, square, [(down, 0), (down, 1)], i % ROWS);
-                        t.store_half_row(self.out.element(row, f).cast(), v);
+                        let to = self.out.element(row, f).cast();
+                        if self.ends_in_half_a_tile(f) {
+                            t.store_row(to, v, l.splat(0.0));
+                        } else {
+                            t.store_half_row(to, v);
+                        }
                     }
                 }
             }
@@ -138,6 +151,9 @@ impl End for Units {
                 let even = if f + i < self.width { pair[0] } else { zero };
                 let odd = if f + i + 1 < self.width { pair[1] } else { zero };
                 t.store_pairs(to, even, odd);
+                if self.ends_in_half_a_tile(f) {
+                    t.store_pairs(to.add(ROWS / 2 * ROW_BYTES), zero, zero);
+                }
             }
         }
     }
