@@ -88,6 +88,45 @@ pub trait Lanes: Copy + Send + Sync + 'static {
     fn if_nan(self, a: Self::V, yes: Self::V, no: Self::V) -> Self::V;
     /// Adds the low 9 bits of the bits of `n` to the exponents of `y`: `y * 2^n` for [`exp`]'s shifted `n`.
     fn add_exponent(self, y: Self::V, n: Self::V) -> Self::V;
+    /// `x - floor(x)`, which is 1 where it rounds to that; unspecified for infinities.
+    #[inline(always)]
+    fn fraction(self, x: Self::V) -> Self::V {
+        let x = numbers(self, x);
+        // SAFETY: 16 numbers.
+        unsafe { self.load(x.map(|x| x - x.floor()).as_ptr()) }
+    }
+    /// `y * 2^floor(x)` for y in [1, 2]: 0 where x is below the exponent of the least normal number, whatever y is there,
+    /// infinity where it is above that of the largest.
+    #[inline(always)]
+    fn times_power(self, y: Self::V, x: Self::V) -> Self::V {
+        let (mut y, x) = (numbers(self, y), numbers(self, x));
+        for (y, x) in y.iter_mut().zip(x) {
+            *y = match x.floor() {
+                n if n < -126.0 => 0.0,
+                n if n > 127.0 => f32::INFINITY,
+                n if n.is_nan() => f32::NAN,
+                n => *y * f32::from_bits(((n + 127.0) as u32) << 23),
+            };
+        }
+        // SAFETY: 16 numbers.
+        unsafe { self.load(y.as_ptr()) }
+    }
+    /// Whether `a < b` in any lane.
+    #[inline(always)]
+    fn any_less(self, a: Self::V, b: Self::V) -> bool {
+        numbers(self, a).iter().zip(numbers(self, b)).any(|(a, b)| *a < b)
+    }
+    /// `a[0], b[0], a[1], b[1]...`
+    #[inline(always)]
+    fn in_turn(self, a: Self::V, b: Self::V) -> (Self::V, Self::V) {
+        let from = [numbers(self, a), numbers(self, b)];
+        let mut to = [0.0; 2 * LANES];
+        for (i, to) in to.iter_mut().enumerate() {
+            *to = from[i % 2][i / 2];
+        }
+        // SAFETY: 32 numbers.
+        unsafe { (self.load(to.as_ptr()), self.load(to.as_ptr().add(LANES))) }
+    }
     /// The tree: 16 -> 8 -> 4 -> 2 -> 1, lane `i` plus lane `i + half`.
     fn sum(self, v: Self::V) -> f32;
     /// Lane `i` is [`Lanes::sum`] of `v[i]`.
@@ -231,6 +270,29 @@ pub fn exp<L: Lanes>(l: L, x: L::V) -> L::V {
     l.if_nan(x, l.splat(f32::NAN), y)
 }
 
+/// Coefficients of a polynomial that is `2^r` on [0, 1], of r^0 first, fitted for the least largest error.
+const POWER: [f32; 5] = [1.000_002_6, 0.693_003_83, 0.241_442_76, 0.052_011_46, 0.013_534_168];
+
+/// `2^x` within 3e-6 of it: for weights that will be rounded to BF16. 0 below -126 and infinity from 128 on, NaN for NaN; the
+/// same bits on every instruction set.
+#[inline(always)]
+pub fn rough_exp2<L: Lanes>(l: L, x: L::V) -> L::V {
+    let r = l.fraction(x);
+    let y = l.fma(l.splat(POWER[4]), r, l.splat(POWER[3]));
+    let y = l.fma(y, r, l.splat(POWER[2]));
+    let y = l.fma(y, r, l.splat(POWER[1]));
+    l.times_power(l.fma(y, r, l.splat(POWER[0])), x)
+}
+
+/// The lanes of a vector.
+#[inline(always)]
+fn numbers<L: Lanes>(l: L, v: L::V) -> [f32; LANES] {
+    let mut numbers = [0.0; LANES];
+    // SAFETY: room for 16 numbers.
+    unsafe { l.store(numbers.as_mut_ptr(), v) };
+    numbers
+}
+
 /// `sum_i a[i]^2` in the order of [`tare_ops::reference::lanes::dot`].
 ///
 /// # Safety
@@ -284,6 +346,116 @@ mod tests {
         l.vectorize(&mut t);
         let want: Vec<u32> = (0..256).map(|i| word(i % 16 * 16 + i / 16)).collect();
         assert_eq!(t.0, want, "{}", L::ISA);
+    }
+
+    /// Vectors of arguments; what becomes of them.
+    struct Powers(Vec<f32>);
+
+    impl Kernel for &mut Powers {
+        type Output = ();
+
+        #[inline(always)]
+        fn run<L: Lanes>(self, l: L) {
+            for x in self.0.chunks_exact_mut(LANES) {
+                // SAFETY: a vector.
+                unsafe { l.store(x.as_mut_ptr(), rough_exp2(l, l.load(x.as_ptr()))) };
+            }
+        }
+    }
+
+    /// Noise over the exponents, and what lies at their ends.
+    fn exponents() -> Vec<f32> {
+        let edges = [
+            [0.0, -0.0, 1.0, -1.0, -126.0, f32::NAN, f32::INFINITY, f32::NEG_INFINITY],
+            [-1e-30, 1e-30, 127.0, 127.999_99, 128.0, -126.000_01, f32::MAX, f32::MIN],
+        ];
+        let noise = (0..16_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 8) as f32 / 65_536.0 - 127.0);
+        edges.into_iter().flatten().chain(noise).collect()
+    }
+
+    #[test]
+    fn rough_powers_are_near_and_at_their_ends_right() {
+        let mut got = Powers(exponents());
+        array::Array::detect().unwrap().vectorize(&mut got);
+        assert!(got.0[5].is_nan());
+        for (x, y) in exponents().into_iter().zip(got.0).filter(|(x, _)| !x.is_nan()) {
+            let want = match x {
+                x if x < -126.0 => 0.0,
+                x if x >= 128.0 => f64::INFINITY,
+                x => f64::from(x).exp2(),
+            };
+            let off = if f64::from(y) == want { 0.0 } else { (f64::from(y) / want - 1.0).abs() };
+            assert!(off < 3e-6, "2^{x} is {y:e}, which is {off:e} off");
+        }
+    }
+
+    /// Bits of vectors, all those of what is no number the same.
+    fn bits(v: &[f32]) -> Vec<u32> {
+        v.iter().map(|x| if x.is_nan() { 0x7fc0_0000 } else { x.to_bits() }).collect()
+    }
+
+    struct Moved {
+        a: Vec<f32>,
+        turns: Vec<u32>,
+        less: Vec<bool>,
+    }
+
+    impl Kernel for &mut Moved {
+        type Output = ();
+
+        #[inline(always)]
+        fn run<L: Lanes>(self, l: L) {
+            for x in self.a.chunks_exact(2 * LANES) {
+                let mut turns = [0.0; 2 * LANES];
+                // SAFETY: two vectors.
+                unsafe {
+                    let (a, b) = (l.load(x.as_ptr()), l.load(x.as_ptr().add(LANES)));
+                    let (low, high) = l.in_turn(a, b);
+                    l.store(turns.as_mut_ptr(), low);
+                    l.store(turns.as_mut_ptr().add(LANES), high);
+                    self.less.push(l.any_less(a, b));
+                }
+                self.turns.extend(bits(&turns));
+            }
+        }
+    }
+
+    fn agrees<L: Lanes>(l: L) {
+        let array = array::Array::detect().unwrap();
+        let (mut want, mut got) = (Powers(exponents()), Powers(exponents()));
+        array.vectorize(&mut want);
+        l.vectorize(&mut got);
+        assert_eq!(bits(&got.0), bits(&want.0), "{}", L::ISA);
+        // Pairs of vectors of which the second is larger nowhere, in one lane, and everywhere; and what is no number.
+        let pair = |i: usize| {
+            let of = move |b: bool, lane: usize| match (b, i) {
+                (true, 0..16) if lane == i => 2.0,
+                (true, 16) => lane as f32 + 0.5,
+                (true, 17) => f32::NAN,
+                (true, 18) => lane as f32 - 1.0,
+                _ if i < 16 => 1.0,
+                _ => lane as f32,
+            };
+            [false, true].into_iter().flat_map(move |b| (0..LANES).map(move |lane| of(b, lane)))
+        };
+        let a: Vec<f32> = (0..19).flat_map(pair).collect();
+        let new = || Moved { a: a.clone(), turns: Vec::new(), less: Vec::new() };
+        let (mut want, mut got) = (new(), new());
+        array.vectorize(&mut want);
+        l.vectorize(&mut got);
+        assert_eq!((&got.turns, &got.less), (&want.turns, &want.less), "{}", L::ISA);
+        assert_eq!(got.less, (0..19).map(|i| i < 17).collect::<Vec<_>>());
+        assert_eq!(got.turns[..4], [1.0f32, 2.0, 1.0, 1.0].map(f32::to_bits));
+    }
+
+    #[test]
+    fn every_level_does_what_an_array_does() {
+        agrees(array::Array::detect().unwrap());
+        #[cfg(target_arch = "x86_64")]
+        {
+            avx2::Avx2::detect().into_iter().for_each(agrees);
+            avx512::Avx512::detect().into_iter().for_each(agrees);
+        }
     }
 
     #[test]
