@@ -90,6 +90,45 @@ pub trait Lanes: Copy + Send + Sync + 'static {
     fn if_nan(self, a: Self::V, yes: Self::V, no: Self::V) -> Self::V;
     /// Adds the low 9 bits of the bits of `n` to the exponents of `y`: `y * 2^n` for [`exp`]'s shifted `n`.
     fn add_exponent(self, y: Self::V, n: Self::V) -> Self::V;
+    /// `x - floor(x)`, which is 1 where it rounds to that; unspecified for infinities.
+    #[inline(always)]
+    fn fraction(self, x: Self::V) -> Self::V {
+        let x = numbers(self, x);
+        // SAFETY: 16 numbers.
+        unsafe { self.load(x.map(|x| x - x.floor()).as_ptr()) }
+    }
+    /// `y * 2^floor(x)` for y in [1, 2]: 0 where x is below the exponent of the least normal number, whatever y is there,
+    /// infinity where it is above that of the largest.
+    #[inline(always)]
+    fn times_power(self, y: Self::V, x: Self::V) -> Self::V {
+        let (mut y, x) = (numbers(self, y), numbers(self, x));
+        for (y, x) in y.iter_mut().zip(x) {
+            *y = match x.floor() {
+                n if n < -126.0 => 0.0,
+                n if n > 127.0 => f32::INFINITY,
+                n if n.is_nan() => f32::NAN,
+                n => *y * f32::from_bits(((n + 127.0) as u32) << 23),
+            };
+        }
+        // SAFETY: 16 numbers.
+        unsafe { self.load(y.as_ptr()) }
+    }
+    /// Whether `a < b` in any lane.
+    #[inline(always)]
+    fn any_less(self, a: Self::V, b: Self::V) -> bool {
+        numbers(self, a).iter().zip(numbers(self, b)).any(|(a, b)| *a < b)
+    }
+    /// `a[0], b[0], a[1], b[1]...`
+    #[inline(always)]
+    fn in_turn(self, a: Self::V, b: Self::V) -> (Self::V, Self::V) {
+        let from = [numbers(self, a), numbers(self, b)];
+        let mut to = [0.0; 2 * LANES];
+        for (i, to) in to.iter_mut().enumerate() {
+            *to = from[i % 2][i / 2];
+        }
+        // SAFETY: 32 numbers.
+        unsafe { (self.load(to.as_ptr()), self.load(to.as_ptr().add(LANES))) }
+    }
     /// The tree: 16 -> 8 -> 4 -> 2 -> 1, lane `i` plus lane `i + half`.
     fn sum(self, v: Self::V) -> f32;
     /// Lane `i` is [`Lanes::sum`] of `v[i]`.
@@ -232,6 +271,29 @@ pub fn exp<L: Lanes>(l: L, x: L::V) -> L::V {
     let y = l.if_less(most, x, l.splat(f32::INFINITY), scaled);
     let y = l.if_less(x, l.splat(e::LEAST), l.splat(0.0), y);
     l.if_nan(x, l.splat(f32::NAN), y)
+}
+
+/// Coefficients of a polynomial that is `2^r` on [0, 1], of r^0 first, fitted for the least largest error.
+const POWER: [f32; 5] = [1.000_002_6, 0.693_003_83, 0.241_442_76, 0.052_011_46, 0.013_534_168];
+
+/// `2^x` within 3e-6 of it: for weights that will be rounded to BF16. 0 below -126 and infinity from 128 on, NaN for NaN; the
+/// same bits on every instruction set.
+#[inline(always)]
+pub fn rough_exp2<L: Lanes>(l: L, x: L::V) -> L::V {
+    let r = l.fraction(x);
+    let y = l.fma(l.splat(POWER[4]), r, l.splat(POWER[3]));
+    let y = l.fma(y, r, l.splat(POWER[2]));
+    let y = l.fma(y, r, l.splat(POWER[1]));
+    l.times_power(l.fma(y, r, l.splat(POWER[0])), x)
+}
+
+/// The lanes of a vector.
+#[inline(always)]
+fn numbers<L: Lanes>(l: L, v: L::V) -> [f32; LANES] {
+    let mut numbers = [0.0; LANES];
+    // SAFETY: room for 16 numbers.
+    unsafe { l.store(numbers.as_mut_ptr(), v) };
+    numbers
 }
 
 /// `sum_i a[i]^2` in the order of [`tare_ops::reference::lanes::dot`].

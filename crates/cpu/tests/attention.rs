@@ -3,16 +3,20 @@
 use tare_core::{Blob, DType, Format, Weight};
 use tare_cpu::{CpuBackend, CpuConfig, detect_isa};
 use tare_ops::conformance::{Closeness, cases, check_kernels};
+use tare_ops::exact;
+use tare_ops::reference::linear::round_bf16;
 use tare_ops::{
     Backend, Batch, Bucket, BufId, Buffer, ForwardPlan, Isa, KvShape, Op, OpCall, RopeStyle, RopeTable, Row, RowSpace,
-    StepOutput, Table, TokenSource, Variant, Wants, WeightInfo,
+    Slack, StepOutput, Table, TokenSource, Variant, Wants, WeightInfo,
 };
 
 const HEADS: usize = 4;
 const KV_HEADS: usize = 2;
 const HEAD_SIZE: usize = 64;
+/// Multiplies the scores.
+const SCALE: f32 = 0.125;
 /// Tokens that a sequence has at most, and sequences.
-const TOKENS: usize = 400;
+const TOKENS: usize = 600;
 const SEQUENCES: usize = 3;
 /// The most rows of a step.
 const ROWS: usize = 320;
@@ -28,15 +32,36 @@ struct Host {
     page_tokens: usize,
 }
 
-/// Numbers in [-size, size), a function of the seed.
-fn table(seed: u32, width: usize, size: f32) -> Weight {
+/// Queries, keys and values of all tokens, [tokens, width] each.
+struct Tables([(usize, Vec<f32>); 3]);
+
+impl Tables {
+    /// Noise; keys grow by `rise` of their size from one token of a sequence to the next.
+    fn new(rise: f32) -> Self {
+        let of = |seed, heads: usize, size, rise| (heads * HEAD_SIZE, numbers(seed, heads * HEAD_SIZE, size, rise));
+        Self([of(0, HEADS, 6.0, 0.0), of(1, KV_HEADS, 1.0, rise), of(2, KV_HEADS, 1.0, 0.0)])
+    }
+
+    /// What head `head` of the `at`-th token of sequence `s` has in table `n`.
+    fn head(&self, n: usize, s: usize, at: usize, head: usize) -> &[f32] {
+        let (width, numbers) = &self.0[n];
+        &numbers[(s * TOKENS + at) * width + head * HEAD_SIZE..][..HEAD_SIZE]
+    }
+}
+
+/// Numbers in [-size, size) at first, a function of the seed.
+fn numbers(seed: u32, width: usize, size: f32, rise: f32) -> Vec<f32> {
     let number = |i: u32| {
-        let x = i.wrapping_mul(2_654_435_761).wrapping_add(seed.wrapping_mul(2_246_822_519));
+        let x = (i + 1).wrapping_mul(2_654_435_761).wrapping_add(seed.wrapping_mul(2_246_822_519));
         ((x ^ x >> 15).wrapping_mul(2_654_435_769) >> 8) as f32 / (1 << 23) as f32 - 1.0
     };
-    let rows = TOKENS * SEQUENCES;
-    let bytes = (1..=(rows * width) as u32).flat_map(|i| (size * number(i)).to_le_bytes()).collect();
-    Weight::blocks("table", Format::F32, rows, width, Blob::from_vec(bytes)).unwrap()
+    let risen = |i: u32| 1.0 + rise * (i as usize / width % TOKENS) as f32;
+    (0..(TOKENS * SEQUENCES * width) as u32).map(|i| size * risen(i) * number(i)).collect()
+}
+
+fn weight((width, numbers): &(usize, Vec<f32>)) -> Weight {
+    let bytes = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
+    Weight::blocks("table", Format::F32, numbers.len() / width, *width, Blob::from_vec(bytes)).unwrap()
 }
 
 /// Queries, keys and values out of tables, the keys and values into the cache, attention, and its rows out again.
@@ -49,7 +74,7 @@ fn plan(weights: &[WeightInfo], kernel: &str) -> ForwardPlan {
         embed(1, k),
         embed(2, v),
         (Op::KvAppend { layer: 0, k, v }, "kv_append.portable".into()),
-        (Op::Attention { layer: 0, q, kv_of_head, scale: 0.125, out }, kernel.into()),
+        (Op::Attention { layer: 0, q, kv_of_head, scale: SCALE, out }, kernel.into()),
         (Op::SelectRows { x: out, out: picked }, "select_rows.portable".into()),
         (Op::Sample { logits: picked }, "sample.portable".into()),
     ];
@@ -78,15 +103,19 @@ fn backend(threads: usize) -> CpuBackend {
     CpuBackend::emulating_tiles(CpuConfig { threads, isa: detect_isa(), pin: false }).unwrap()
 }
 
-/// What every row of these steps gets, in bits, by sequence and token.
+/// What every row of these steps gets out of noise, in bits, by sequence and token.
 fn attended(host: Host, method: &str, steps: &[&[Chunk]]) -> Vec<Vec<Vec<u32>>> {
+    attended_of(host, method, steps, &Tables::new(0.0))
+}
+
+/// The same out of some tables.
+fn attended_of(host: Host, method: &str, steps: &[&[Chunk]], tables: &Tables) -> Vec<Vec<Vec<u32>>> {
     let mut backend = backend(host.threads);
-    let tables = [(HEADS, 6.0), (KV_HEADS, 1.0), (KV_HEADS, 1.0)];
     let weights: Vec<WeightInfo> = tables
-        .into_iter()
-        .enumerate()
-        .map(|(seed, (heads, size))| {
-            let w = table(seed as u32, heads * HEAD_SIZE, size);
+        .0
+        .iter()
+        .map(|table| {
+            let w = weight(table);
             let id = backend.pack(&w).unwrap();
             let (name, format) = (w.name().to_string(), w.format());
             WeightInfo { id, name, format, rows: w.rows(), cols: w.cols(), bytes: w.bytes() }
@@ -139,7 +168,8 @@ fn emulated() -> Isa {
 }
 
 /// Chunks of many rows and of a few, single rows, contexts of several spans, all in one step or in two.
-const STORY: &[&[Chunk]] = &[&[(0, 0, 210), (1, 0, 1), (2, 0, 65)], &[(2, 65, 1), (0, 210, 150), (1, 1, 3)]];
+const STORY: &[&[Chunk]] =
+    &[&[(0, 0, 210), (1, 0, 1), (2, 0, 65)], &[(2, 65, 1), (0, 210, 150), (1, 1, 3)], &[(0, 360, 200)]];
 
 fn threads_and_pages_change_no_bit(method: &str, level: Isa) {
     let want = attended(Host { threads: 1, level, page_tokens: TOKENS }, method, STORY);
@@ -174,6 +204,41 @@ fn what_a_row_gets_follows_from_its_sequence_alone() {
 fn amx_attention_of_a_row_follows_from_its_sequence_alone() {
     threads_and_pages_change_no_bit("tiles", Isa::Amx);
     neighbours_change_no_bit("tiles", Isa::Amx);
+}
+
+/// Every row against exact results, where later keys make ever larger scores: what was gathered before shrinks again and
+/// again.
+fn growing_scores_are_near_exact(level: Isa) {
+    let tables = Tables::new(0.05);
+    let host = Host { threads: 2, level, page_tokens: 16 };
+    let got = attended_of(host, "tiles", &[&[(0, 0, 300)], &[(0, 300, 290)]], &tables);
+    for (at, got) in got[0][..590].iter().enumerate().step_by(7) {
+        for head in 0..HEADS {
+            let cached = |n: usize| -> Vec<Vec<f32>> {
+                let of = |at| tables.head(n, 0, at, head * KV_HEADS / HEADS).iter().copied().map(round_bf16).collect();
+                (0..=at).map(of).collect()
+            };
+            let (keys, values) = (cached(1), cached(2));
+            let rows = |all: &[Vec<f32>]| all.iter().map(Vec::as_slice).collect::<Vec<_>>();
+            let q = tables.head(0, 0, at, head);
+            let bounds = exact::attention(q, SCALE, Slack::Bf16Products, &rows(&keys), &rows(&values));
+            for (e, bits) in got[head * HEAD_SIZE..][..HEAD_SIZE].iter().enumerate() {
+                let off = bounds.off(e, f32::from_bits(*bits));
+                assert!(off <= 1.0, "{level}: token {at}, head {head}, number {e} is {off} of its limit off");
+            }
+        }
+    }
+}
+
+#[test]
+fn growing_scores_are_near_exact_in_emulated_tiles() {
+    growing_scores_are_near_exact(emulated());
+}
+
+#[test]
+#[ignore = "needs a processor with AMX"]
+fn amx_growing_scores_are_near_exact() {
+    growing_scores_are_near_exact(Isa::Amx);
 }
 
 /// Holds attention in tiles of some levels against the table; how many pairs of case and kernel there were.

@@ -105,6 +105,28 @@ impl Lanes for Avx512 {
         }
     }
     #[inline(always)]
+    fn fraction(self, x: __m512) -> __m512 {
+        // Whole numbers are taken away, rounded down.
+        unsafe { _mm512_reduce_ps::<1>(x) }
+    }
+    #[inline(always)]
+    fn times_power(self, y: __m512, x: __m512) -> __m512 {
+        // Numbers below the least normal one take a hundred times as long.
+        unsafe { _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask::<_CMP_NLT_UQ>(x, _mm512_set1_ps(-126.0)), y, x) }
+    }
+    #[inline(always)]
+    fn any_less(self, a: __m512, b: __m512) -> bool {
+        unsafe { _mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b) != 0 }
+    }
+    #[inline(always)]
+    fn in_turn(self, a: __m512, b: __m512) -> (__m512, __m512) {
+        unsafe {
+            let low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+            let high = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+            (_mm512_permutex2var_ps(a, low, b), _mm512_permutex2var_ps(a, high, b))
+        }
+    }
+    #[inline(always)]
     fn sum(self, v: __m512) -> f32 {
         unsafe {
             let v = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps::<1>(v));

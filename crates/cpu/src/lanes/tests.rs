@@ -15,6 +15,8 @@ macro_rules! on_every_level {
     };
 }
 
+mod softmax;
+
 struct Transpose(Vec<u32>);
 
 impl Kernel for &mut Transpose {

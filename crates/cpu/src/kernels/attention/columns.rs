@@ -34,7 +34,7 @@ use block::Block;
 /// Vectors of queries in a tile.
 const VECTORS: usize = 3;
 /// Queries of a tile, and of one where there are few.
-pub(super) const QUERIES: [usize; 2] = [VECTORS * LANES, LANES];
+pub(super) const QUERIES: &[usize] = &[VECTORS * LANES, LANES];
 /// Keys of a block.
 const KEYS: usize = 64;
 

@@ -118,6 +118,21 @@ impl Pages<'_> {
         first.cast_const().cast::<T>().wrapping_add(inside * self.size)
     }
 
+    /// Where the keys or values of the tokens from `first` on lie, one for each of `to`.
+    #[inline(always)]
+    pub(super) fn places<T>(&self, half: Half, first: usize, to: &mut [*const T]) {
+        let page_tokens = self.table.pool.page_tokens;
+        let mut done = 0;
+        while done < to.len() {
+            let run = (page_tokens - (first + done) % page_tokens).min(to.len() - done);
+            let at = self.place::<T>(half, first + done);
+            for (i, to) in to[done..done + run].iter_mut().enumerate() {
+                *to = at.wrapping_add(i * self.size);
+            }
+            done += run;
+        }
+    }
+
     /// Up to `most` tokens from `at` on, before `end` and in one page, and the place of what follows [`AHEAD`] bytes
     /// later, in whatever page; behind the end that is what lies at `after`, null for nothing. `at < end`, `end` is in
     /// the context.

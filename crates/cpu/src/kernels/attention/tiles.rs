@@ -1,42 +1,48 @@
 //! Attention of many rows over tiles of BF16, in any order.
 //!
-//! math: that of [`columns`](super::columns), with queries and weights rounded to BF16 before they are multiplied
+//! math: for every 32 keys `p_j = 2^(s_j log2(e) - m)`, `l = l + sum p_j`, `o = o + sum p_j v_j`; at the end `out = o / l`.
+//!   m is a whole number: that of the first 32 keys, raised (and l and o scaled, exactly) where l would become large
 //! shapes: q, out [T, H * E]; keys and values of a kv head [page_tokens, E] in each page
-//! layout: see `tare_cpu::kv`; a tile of attention has 256 queries (rows x heads of a run), or 32: q^T in tiles of B, o^T
-//!   [E, queries], scores [128 keys, queries], weights in tiles of B; keys where they lie and values^T [E, 128] as rows of A
-//! precision: products in BF16 with F32 sums as [`Tiles`] makes them; softmax in F32, its sum over weights before rounding
-//! preconditions: a BF16 pool; context 1 at least, inside the row's table; values of later tokens in a tile are finite
-//! cost: keys and values of the context once for each tile, out of L2; 4 E flops a query and token, an exponential each
+//! layout: see `tare_cpu::kv`; a tile of attention has up to 1,024 queries (rows x heads of a run), in bands of 32: q as rows of
+//!   A, scores and weights [32, keys], the weights as rows of A again, o [32, E]; keys^T and values of up to 512 tokens as
+//!   tiles of B
+//! precision: products in BF16 with F32 sums as [`Tiles`] makes them; softmax in F32 with powers of two within 3e-6, its sum
+//!   over weights before rounding
+//! preconditions: a BF16 pool; context 1 at least, inside the row's table; values of later tokens in a band are finite
+//! cost: keys and values of the context turned once for each tile, read once for each band, out of L2; 4 E flops a query and
+//!   token, a power of two each
 //! tolerance: that of `tare_ops::exact::attention` for products of BF16; the bits of a row follow from its context alone
-//! wins: prompts: products take less time than exponentials
-//! loses: rows of many sequences, which are taken by [`spans`]
+//! wins: prompts: a band's weights are made while the products for the next 32 keys run
+//! loses: rows of many sequences, which are taken by [`spans`]; heads that are no multiple of 32 numbers are padded
 //! fallback: [`columns`](super::columns)
-//! evidence: as part of a prompt, 20261130T234741Z-b9744e26215b0fd5
+//! evidence: none yet of this form
 //! source: as [`columns`](super::columns)
-//!
-//! Scores have a row for each key, so that keys are read as they lie and a query's maximum is one lane. Values are turned
-//! once for each block.
 
-mod block;
+mod band;
+mod turned;
 
 use half::bf16;
 
 use super::units::{Mine, Queries};
 use super::{Attention, AttentionFn, Cache, spans};
-use crate::lanes::LANES;
 use crate::pool::Region;
-use crate::tiles::{STEP, TileKernel, Tiles};
-use block::Block;
+use crate::tiles::{ROWS, STEP, TILE_BYTES, TileKernel, Tiles};
+use band::{Bands, Softening};
+use turned::Turned;
 
-/// Queries of a tile, and of one where there are few.
-pub(super) const QUERIES: [usize; 2] = [16 * LANES, 2 * LANES];
-/// Keys of a block.
-const KEYS: usize = 128;
+/// Queries of a tile, most first: keys and values are turned for as many at once as leaves every worker enough tiles.
+pub(super) const QUERIES: &[usize] = &[1024, 512, 256, 128, 64, BAND];
+/// Queries that are multiplied together: two tiles of A.
+const BAND: usize = 2 * ROWS;
+/// Keys that are turned at once, and whose weights are gathered before they meet their values.
+const SPAN: usize = 512;
+/// F32 of a tile of C.
+const TILE: usize = TILE_BYTES / size_of::<f32>();
 
 /// F32 that a worker needs.
 pub(super) const fn room(head_size: usize) -> usize {
     let padded = head_size.next_multiple_of(STEP);
-    QUERIES[0] * (padded + padded / 2 + KEYS + KEYS / 2 + block::STATE) + KEYS * padded
+    Bands::room(padded) + Turned::room(padded)
 }
 
 /// The kernel on tiles `T`, for pools of BF16.
@@ -65,35 +71,48 @@ impl TileKernel for Share<'_> {
     fn run<T: Tiles>(self, t: T) {
         for all in self.mine {
             // SAFETY: a tile of the step, which nobody else does; the room is that of the worker.
-            unsafe {
-                if all.len() <= QUERIES[1] {
-                    attend::<T, { QUERIES[1] / LANES }>(t, &all, self.call.scale, self.room);
-                } else {
-                    attend::<T, { QUERIES[0] / LANES }>(t, &all, self.call.scale, self.room);
-                }
-            }
+            unsafe { attend(t, &all, self.call.scale, self.room) };
         }
     }
 }
 
-/// One tile, in Q vectors of queries.
+/// One tile: for every span of keys, band by band. While the scores of 32 keys are made, those before them become weights.
 ///
 /// # Safety
 /// It is a tile of the step, which nobody else does; nobody else uses the room.
 #[inline(always)]
-unsafe fn attend<T: Tiles, const Q: usize>(t: T, all: &Queries, scale: f32, room: *mut f32) {
-    let pages = all.pages();
+unsafe fn attend<T: Tiles>(t: T, all: &Queries, scale: f32, room: *mut f32) {
+    let (l, pages) = (t.lanes(), all.pages());
+    let bands = Bands::new(room, pages.size, scale);
+    let turned = Turned::new(room.wrapping_add(Bands::room(bands.padded)), pages.size);
+    let (n, end) = (all.len().div_ceil(BAND), all.end());
     // SAFETY: the caller's promise.
     unsafe {
-        let mut block = Block::<Q>::new(room, pages.size, scale);
-        block.begin(t, all);
-        for first in (0..block.end()).step_by(KEYS) {
-            block.keys(&pages, first);
-            block.score(t);
-            block.soften(t);
-            block.values(t, &pages);
-            block.mix(t);
+        for span in (0..end).step_by(SPAN) {
+            turned.take(t, &pages, span..end.min(span + SPAN));
+            let mut before: Option<Softening> = None;
+            for b in 0..n {
+                if span == 0 {
+                    bands.begin(t, all, b);
+                }
+                let all_keys = bands.end(l, b);
+                let end = all_keys.min(span + SPAN);
+                for first in (span..end).step_by(STEP) {
+                    if span == 0 {
+                        bands.ask(l, all, b + 1, first / STEP);
+                    }
+                    let mut next = bands.score(t, b, &turned, first, before.as_mut());
+                    if let Some(done) = before {
+                        bands.settle(t, all, &turned, &done);
+                    }
+                    (next.is_last, next.is_whole) = (first + STEP >= end, first + STEP >= all_keys);
+                    before = Some(next);
+                }
+            }
+            if let Some(mut last) = before {
+                last.finish(t);
+                bands.settle(t, all, &turned, &last);
+            }
         }
-        block.finish(t.lanes(), all);
     }
 }

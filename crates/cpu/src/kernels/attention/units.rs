@@ -66,6 +66,13 @@ impl<'a> Queries<'a> {
         self.cache.rows[self.place(i).0].context as usize
     }
 
+    /// Tokens that some of them sees.
+    #[inline(always)]
+    pub(super) fn end(&self) -> usize {
+        let rows = &self.cache.rows[self.unit.rows.clone()];
+        rows.iter().fold(0, |end, row| end.max(row.context as usize))
+    }
+
     /// The keys and values that they share.
     #[inline(always)]
     pub(super) fn pages(&self) -> Pages<'a> {
@@ -180,15 +187,18 @@ impl Attention {
     }
 }
 
-/// Queries of a tile: as many as there is room for, or few where that would leave workers without any. A query's bits are
+/// Queries of a tile: as many as there is room for, or fewer where that would leave workers without any. A query's bits are
 /// the same.
 fn queries(call: &Attention, rows: &[Row], workers: usize) -> usize {
-    let [most, least] = if call.method == Method::Tiles { tiles::QUERIES } else { columns::QUERIES };
-    let of = |group: Range<usize>| -> usize {
-        call.runs.iter().map(|(run, _)| group.len().div_ceil(rows_of(most, run.len()))).sum()
+    let sizes = if call.method == Method::Tiles { tiles::QUERIES } else { columns::QUERIES };
+    let tiles = |queries: usize| -> usize {
+        let of = |group: Range<usize>| -> usize {
+            call.runs.iter().map(|(run, _)| group.len().div_ceil(rows_of(queries, run.len()))).sum()
+        };
+        groups(rows).filter(|group| !is_alone(call, group)).map(of).sum()
     };
-    let tiles: usize = groups(rows).filter(|group| !is_alone(call, group)).map(of).sum();
-    if tiles >= TILES * workers { most } else { least }
+    let enough = |queries: &usize| tiles(*queries) >= TILES * workers;
+    sizes.iter().copied().find(enough).or(sizes.last().copied()).unwrap_or(LANES)
 }
 
 /// All tiles of a step, later rows first.
