@@ -90,12 +90,12 @@ pub trait Lanes: Copy + Send + Sync + 'static {
     fn if_nan(self, a: Self::V, yes: Self::V, no: Self::V) -> Self::V;
     /// Adds the low 9 bits of the bits of `n` to the exponents of `y`: `y * 2^n` for [`exp`]'s shifted `n`.
     fn add_exponent(self, y: Self::V, n: Self::V) -> Self::V;
-    /// `x - floor(x)`, which is 1 where it rounds to that; unspecified for infinities.
+    /// `x - floor(x)`, rounded down, so that it is below 1; unspecified for infinities.
     #[inline(always)]
     fn fraction(self, x: Self::V) -> Self::V {
         let x = numbers(self, x);
         // SAFETY: 16 numbers.
-        unsafe { self.load(x.map(|x| x - x.floor()).as_ptr()) }
+        unsafe { self.load(x.map(fraction).as_ptr()) }
     }
     /// `y * 2^floor(x)` for y in [1, 2]: 0 where x is below the exponent of the least normal number, whatever y is there,
     /// infinity where it is above that of the largest.
@@ -285,6 +285,14 @@ pub fn rough_exp2<L: Lanes>(l: L, x: L::V) -> L::V {
     let y = l.fma(y, r, l.splat(POWER[2]));
     let y = l.fma(y, r, l.splat(POWER[1]));
     l.times_power(l.fma(y, r, l.splat(POWER[0])), x)
+}
+
+/// [`Lanes::fraction`] of a number.
+fn fraction(x: f32) -> f32 {
+    let exact = f64::from(x) - f64::from(x.floor());
+    let nearest = exact as f32;
+    // Of tiny negative numbers the exact fraction rounds to 1 as F64 already.
+    if f64::from(nearest) > exact || nearest >= 1.0 { nearest.next_down() } else { nearest }
 }
 
 /// The lanes of a vector.

@@ -219,9 +219,9 @@ fn growing_scores_are_near_exact(level: Isa) {
                 (0..=at).map(of).collect()
             };
             let (keys, values) = (cached(1), cached(2));
-            let rows = |all: &[Vec<f32>]| all.iter().map(Vec::as_slice).collect::<Vec<_>>();
+            let rows: [Vec<&[f32]>; 2] = [&keys, &values].map(|all| all.iter().map(Vec::as_slice).collect());
             let q = tables.head(0, 0, at, head);
-            let bounds = exact::attention(q, SCALE, Slack::Bf16Products, &rows(&keys), &rows(&values));
+            let bounds = exact::attention(q, SCALE, Slack::Bf16Products, &rows[0], &rows[1]);
             for (e, bits) in got[head * HEAD_SIZE..][..HEAD_SIZE].iter().enumerate() {
                 let off = bounds.off(e, f32::from_bits(*bits));
                 assert!(off <= 1.0, "{level}: token {at}, head {head}, number {e} is {off} of its limit off");
