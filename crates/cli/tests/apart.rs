@@ -14,7 +14,7 @@ fn replay_shows_every_group_and_that_they_are_the_step() {
     assert_eq!(v["coverage"]["complete"], true);
     assert_eq!(v["coverage"]["step_sha256"], v["coverage"]["groups_sha256"]);
     let groups: Vec<&str> = v["groups"].as_array().unwrap().iter().map(|g| g["group"].as_str().unwrap()).collect();
-    let all = "embedding norm qkv rope kv-append attention o gate+up activation down head sampling";
+    let all = "embedding norm qkv norm+rope+kv-append attention o gate+up activation down head sampling";
     assert_eq!(groups, all.split(' ').collect::<Vec<_>>());
     let prefill = ["replay", "-m", TINY, "--phase", "prefill", "-p", "9", "--depth", "5", "-i", "1", "--json"];
     let v = Home::new().json(&prefill);

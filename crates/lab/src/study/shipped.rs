@@ -1,7 +1,7 @@
 //! The studies inside the binary.
 
 /// Name and TOML, in the order of `tare study --list`.
-pub(super) const STUDIES: [(&str, &str); 26] = [
+pub(super) const STUDIES: [(&str, &str); 28] = [
     ("aa-duet", include_str!("../../../../studies/aa-duet.toml")),
     ("aa-balanced", include_str!("../../../../studies/aa-balanced.toml")),
     ("ladder", include_str!("../../../../studies/ladder.toml")),
@@ -19,6 +19,8 @@ pub(super) const STUDIES: [(&str, &str); 26] = [
     ("cpu-prefill-128-q4_0", include_str!("../../../../studies/cpu-prefill-128-q4_0.toml")),
     ("cpu-prefill-512-openvino-int4", include_str!("../../../../studies/cpu-prefill-512-openvino-int4.toml")),
     ("cpu-prefill-512-openvino-int8", include_str!("../../../../studies/cpu-prefill-512-openvino-int8.toml")),
+    ("cpu-own-w4g128", include_str!("../../../../studies/cpu-own-w4g128.toml")),
+    ("cpu-own-w8", include_str!("../../../../studies/cpu-own-w8.toml")),
     ("cpu-4b-q4_0", include_str!("../../../../studies/cpu-4b-q4_0.toml")),
     ("cpu-8k-q4_0", include_str!("../../../../studies/cpu-8k-q4_0.toml")),
     ("cpu-rows-8-q4_0", include_str!("../../../../studies/cpu-rows-8-q4_0.toml")),

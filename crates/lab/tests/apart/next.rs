@@ -37,21 +37,31 @@ fn adding_up(looked: &Looked) -> Vec<Kept<Replay>> {
 fn the_group_that_could_give_most_comes_first() {
     let scene = Scene::tiny();
     let looked = look(&scene, &scene.rig("paged"), &mut |_| true).unwrap();
-    let with_rope_ns = |rope_ns: f64| {
+    let with_heads_ns = |heads_ns: f64| {
         let mut replays = adding_up(&looked);
         for g in replays.iter_mut().flat_map(|r| &mut r.document.groups) {
-            g.ns = if g.group == Group::Rope { rope_ns } else { 2e6 };
+            g.ns = if g.group == Group::NormedHeads { heads_ns } else { 2e6 };
         }
         Ranking::new(looked.ranking.request, &replays, &[])
     };
-    let ranking = with_rope_ns(6e6);
+    let ranking = with_heads_ns(6e6);
     let top = &ranking.groups[0];
-    assert_eq!((top.group.as_str(), top.phase), ("rope", Phase::Decode), "three steps of decode, one of prefill");
-    assert!(advise_group(top).starts_with("attack rope in decode: it takes 6.000 ms of a step"));
-    assert_ne!(with_rope_ns(1e6).groups[0].group, "rope");
-    let lost = with_rope_ns(0.0);
-    assert!(lost.groups.iter().all(|g| g.group != "rope"), "no time was seen: that is no zero");
-    assert_eq!(lost.withheld.iter().filter(|w| w.contains("rope: it takes no longer than an empty region")).count(), 2);
+    assert_eq!(
+        (top.group.as_str(), top.phase),
+        ("norm+rope+kv-append", Phase::Decode),
+        "three steps of decode, one of prefill"
+    );
+    assert!(advise_group(top).starts_with("attack norm+rope+kv-append in decode: it takes 6.000 ms of a step"));
+    assert_ne!(with_heads_ns(1e6).groups[0].group, "norm+rope+kv-append");
+    let lost = with_heads_ns(0.0);
+    assert!(lost.groups.iter().all(|g| g.group != "norm+rope+kv-append"), "no time was seen: that is no zero");
+    assert_eq!(
+        lost.withheld
+            .iter()
+            .filter(|w| w.contains("norm+rope+kv-append: it takes no longer than an empty region"))
+            .count(),
+        2
+    );
     assert!(ranking.withheld.iter().all(|w| w.contains("no bytes and no operations")), "{:?}", ranking.withheld);
     let all: usize = looked.replays.iter().map(|r| r.document.groups.len()).sum();
     assert_eq!(ranking.groups.len() + ranking.withheld.len(), all);

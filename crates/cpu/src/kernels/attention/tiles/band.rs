@@ -283,8 +283,10 @@ impl Softening {
     #[inline(always)]
     unsafe fn go_on<T: Tiles>(&mut self, t: T, n: usize) {
         let to = BAND.min(self.done + n);
-        Rows { of: self, to }.run(t);
-        self.done = to;
+        if self.done < to {
+            t.aside(Rows { of: self, to });
+            self.done = to;
+        }
     }
 
     /// Does the rows that are left.
@@ -293,10 +295,8 @@ impl Softening {
     /// As [`Softening::go_on`].
     #[inline(always)]
     pub(super) unsafe fn finish<T: Tiles>(&mut self, t: T) {
-        if self.done < BAND {
-            t.aside(Rows { of: self, to: BAND });
-            self.done = BAND;
-        }
+        // SAFETY: the caller's promise.
+        unsafe { self.go_on(t, BAND) };
     }
 
     /// Where the weights of row `r` for the 32 keys from token `first` on go.
@@ -342,7 +342,8 @@ impl TileKernel for Rows<'_> {
                     *band.lifts.add(r) = lift(l.max_lane(l.max(s[0], s[1])) * bands.factor);
                 }
                 let add = l.splat(*band.lifts.add(r));
-                let p = s.map(|s| rough_exp2(l, l.fma(s, factor, add)));
+                // No closures: only what is taken into this function has its instructions.
+                let p = [rough_exp2(l, l.fma(s[0], factor, add)), rough_exp2(l, l.fma(s[1], factor, add))];
                 let sums = l.add(l.load(band.sums.add(r * LANES)), l.add(p[0], p[1]));
                 if l.any_less(l.splat(LIMIT), sums) {
                     l.store(scores, s[0]);
@@ -387,7 +388,8 @@ impl TileKernel for Raise<'_> {
                 let (low, high) = (l.bf16s(at), l.bf16s(at.add(ROW_BYTES / 2)));
                 t.store_row(at, l.mul(low, scale), l.mul(high, scale));
             }
-            let p = s.map(|s| rough_exp2(l, l.fma(s, l.splat(bands.factor), l.splat(after))));
+            let (factor, add) = (l.splat(bands.factor), l.splat(after));
+            let p = [rough_exp2(l, l.fma(s[0], factor, add)), rough_exp2(l, l.fma(s[1], factor, add))];
             let sums = band.sums.add(r * LANES);
             l.store(sums, l.fma(l.load(sums), scale, l.add(p[0], p[1])));
             t.store_row(of.weights(r, of.first), p[0], p[1]);
