@@ -11,8 +11,8 @@ pub enum Resource {
     Buffer(BufId),
     /// Its rounded copy.
     Rounded(BufId),
-    /// Its copies in integers.
-    Codes(BufId),
+    /// Its copy in integers of so many planes.
+    Codes(BufId, usize),
     /// Its copy in tiles for one side of a product.
     Tiled(BufId, Side),
     /// The cache of a layer.

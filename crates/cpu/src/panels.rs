@@ -116,6 +116,8 @@ impl Packed {
     /// When a worker panics.
     pub fn fill(&self, weight: &Weight, workers: &mut Pool) -> Result<(), OpError> {
         let panels = self.panels();
+        // Here and not by the first worker that looks: bytes that have to be made are made on all processors.
+        weight.look();
         let filled = workers.run(|region| {
             visit(weight.format(), Fill { weight, panels: &panels, region });
         });

@@ -220,11 +220,8 @@ impl Finder<'_> {
     fn heads(&self, at: usize) -> Option<Group> {
         let heads = self.plan.heads(at)?;
         let HeadCalls { first, normed, q, k } = heads;
-        let e = self.plan.kv.head_size;
-        // Heads of the cache are the heads that are turned.
-        let same = e == 2 * self.plan.rope.inv_freq.len() && self.plan.buffer(q).width.is_multiple_of(e);
         let attended = self.attended(heads.append() + 1, q, k, heads.append());
-        (same && e <= MOST_HEAD).then_some(Group::Heads { first, normed, attended })
+        (self.plan.kv.head_size <= MOST_HEAD).then_some(Group::Heads { first, normed, attended })
     }
 
     /// Whether call `at` is attention of `q` that can prepare its heads itself: with one row, of the layer that the append

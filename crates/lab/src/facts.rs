@@ -102,7 +102,8 @@ pub fn memory(engine: &Engine, rounds: &[Timed], before: &Reading<u64>) -> Memor
 fn peak_since(peak: Reading<u64>, before: &Reading<u64>) -> Reading<u64> {
     match (peak, before) {
         (Reading::Available(peak), Reading::Available(before)) if peak <= *before => Reading::unavailable(format!(
-            "{before} bytes were resident before the model was loaded, to measure the host, and no more since: measure again"
+            "{before} bytes were resident before the model was loaded, for ceilings or for an earlier request and its judge, and \
+             no more since: measure one request in a process, after the ceilings are kept"
         )),
         (_, Reading::Unavailable { why }) => Reading::unavailable(why.as_str()),
         (peak, _) => peak,

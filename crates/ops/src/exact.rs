@@ -70,10 +70,17 @@ impl Bounds {
         if error == 0.0 { 0.0 } else { error / limit }
     }
 
-    /// What becomes of the numbers when each is rounded to BF16.
+    /// What becomes of the numbers when each is rounded to BF16. A number that is known stays known, unless it is below the
+    /// least normal one, which some instructions take for 0.
     pub fn to_bf16(mut self) -> Self {
-        for (value, limit) in self.value.iter().zip(&mut self.limit) {
-            *limit += BF16 * (value.abs() + *limit);
+        for (value, limit) in self.value.iter_mut().zip(&mut self.limit) {
+            if *limit > 0.0 {
+                *limit += BF16 * (value.abs() + *limit);
+            } else if value.abs() >= f64::from(f32::MIN_POSITIVE) {
+                *value = f64::from(round_bf16(*value as f32));
+            } else {
+                *limit = value.abs();
+            }
         }
         self
     }

@@ -195,19 +195,28 @@ impl ForwardPlan {
     }
 
     /// The calls from `at` on that make queries and keys ready for attention, when they begin there and touch nothing else:
-    /// norms of the heads of both, or none, both rotations and the append of the keys.
+    /// norms of the heads of both, or none, both rotations and the append of the keys. All of them count the same heads, of the
+    /// size that the cache has and that is turned whole.
     pub fn heads(&self, at: usize) -> Option<HeadCalls> {
         let op = |i: usize| self.calls.get(i).map(|c| &c.op);
         let normed = matches!(op(at), Some(Op::HeadNorm { .. }));
         let rope = if normed { at + 2 } else { at };
-        let (Op::Rope { x: q, .. }, Op::Rope { x: k, .. }) = (op(rope)?, op(rope + 1)?) else { return None };
+        let (Op::Rope { x: q, heads: of_q }, Op::Rope { x: k, heads: of_k }) = (op(rope)?, op(rope + 1)?) else {
+            return None;
+        };
         let Op::KvAppend { k: stored, v, .. } = op(rope + 2)? else { return None };
         let norms = match (op(at)?, op(at + 1)?) {
-            (Op::HeadNorm { x: a, .. }, Op::HeadNorm { x: b, .. }) => a == q && b == k,
+            (Op::HeadNorm { x: a, heads: of_a, .. }, Op::HeadNorm { x: b, heads: of_b, .. }) => {
+                (a, of_a, b, of_b) == (q, of_q, k, of_k)
+            }
             _ => !normed,
         };
+        let size = self.kv.head_size;
+        let sized = |id: BufId, heads: u32| self.buffer(id).width == heads as usize * size;
+        let alike = size == 2 * self.rope.inv_freq.len() && sized(*q, *of_q) && sized(*k, *of_k);
         let apart = q != k && q != v && k != v;
-        (norms && apart && stored == k).then_some(HeadCalls { first: at, normed, q: *q, k: *k })
+        let found = HeadCalls { first: at, normed, q: *q, k: *k };
+        (norms && alike && apart && stored == k && *of_k as usize == self.kv.kv_heads).then_some(found)
     }
 
     /// Checks every call against the buffers and weights it names: widths, row spaces, layers.

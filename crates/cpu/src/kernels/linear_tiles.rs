@@ -10,7 +10,7 @@
 //! wins: five rows and more, wherever there are tiles
 //! loses: fewer rows, for which a tile is mostly empty; 32 rows of packed weights, which cost more to unpack than to multiply
 //! fallback: `linear` in the reference's order, on F32 multiply-adds
-//! evidence: 20261130T234741Z-b9744e26215b0fd5
+//! evidence: 20261201T032318Z-aa7100db0753ba4d
 //! source: blocking, roles of the operands and prefetching by our own probe
 //!
 //! The smallest piece of work is a *square*: 32 weight rows times 32 rows of x over 512 columns, two by two tiles of sums. A

@@ -25,7 +25,7 @@ impl Build<'_> {
         let codes = self.codes(i, x, kernel)?;
         let call = LinearInt { x: codes, weight: self.panels(weight)?, end: self.epilogue(op)? };
         let task = Task::LinearInt(kernel.product, call, self.space(x));
-        self.push_linear(i, op, task, Resource::Codes(x));
+        self.push_linear(i, op, task, Resource::Codes(x, kernel.planes));
         Ok(())
     }
 
@@ -47,13 +47,13 @@ impl Build<'_> {
             Some(copy) => copy,
             None => {
                 let (rows, width) = (self.most(self.space(x)), self.buffer(x).width);
-                let first = self.piece(Resource::Codes(x), Share::Copies, Codes::bytes(planes, rows, width))?;
+                let first = self.piece(Resource::Codes(x, planes), Share::Copies, Codes::bytes(planes, rows, width))?;
                 (Codes::at(first, width), false)
             }
         };
         if !fresh {
             let task = Task::Quantize(kernel.quantize, Quantize { x: self.buffer(x), out }, self.space(x));
-            self.push(i, task, &[Resource::Buffer(x)], &[Resource::Codes(x)]);
+            self.push(i, task, &[Resource::Buffer(x)], &[Resource::Codes(x, planes)]);
         }
         self.codes[at][planes - 1] = Some((out, true));
         Ok(out)

@@ -163,6 +163,21 @@ fn heads_that_do_not_belong_together_stay_apart() {
     assert!(groups(&plan(ops, 1), true).contains(&Group::Heads { first: 4, normed: false, attended: false }));
 }
 
+#[test]
+fn heads_that_are_counted_otherwise_stay_apart() {
+    let together = |p: &ForwardPlan| groups(p, true).iter().any(|g| matches!(g, Group::Heads { .. }));
+    let mut ops = layer();
+    // All of q is normalised at once, and turned in two heads.
+    ops[6] = Op::Rope { x: Q, heads: 2 };
+    assert!(together(&plan(layer(), 1)) && !together(&plan(ops, 1)));
+    let mut p = plan(layer(), 1);
+    p.rope.inv_freq.pop();
+    assert!(!together(&p), "a head is turned in part");
+    let mut p = plan(layer(), 1);
+    (p.kv.kv_heads, p.kv.head_size) = (2, D / 2);
+    assert!(!together(&p), "the cache has other heads");
+}
+
 /// The plan of [`layer`] with kernels that have an order of their own, where `op` says so.
 fn free(rows: usize, own: impl Fn(&Op) -> Option<&'static str>) -> ForwardPlan {
     let mut plan = plan(layer(), rows);

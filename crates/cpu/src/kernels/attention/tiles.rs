@@ -8,14 +8,16 @@
 //!   tiles of B
 //! precision: products in BF16 with F32 sums as [`Tiles`] makes them; softmax in F32 with powers of two within 3e-6, its sum
 //!   over weights before rounding
-//! preconditions: a BF16 pool; context 1 at least, inside the row's table; values of later tokens in a band are finite
+//! preconditions: a BF16 pool; context 1 at least, inside the row's table; values of later tokens in a band are finite; scores
+//!   below 2^30, past which they have no bits left below a whole power of two
 //! cost: keys and values of the context turned once for each tile, read once for each band, out of L2; 4 E flops a query and
 //!   token, a power of two each
-//! tolerance: that of `tare_ops::exact::attention` for products of BF16; the bits of a row follow from its context alone
+//! tolerance: that of `tare_ops::exact::attention` for products of BF16; the bits of a row follow from its context alone,
+//!   wherever a tile takes it
 //! wins: prompts: a band's weights are made while the products for the next 32 keys run
 //! loses: rows of many sequences, which are taken by [`spans`]; heads that are no multiple of 32 numbers are padded
 //! fallback: [`columns`](super::columns)
-//! evidence: none yet of this form
+//! evidence: 20261201T032318Z-aa7100db0753ba4d
 //! source: as [`columns`](super::columns)
 
 mod band;

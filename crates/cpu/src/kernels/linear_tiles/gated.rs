@@ -11,7 +11,7 @@
 //! wins: wherever the linears run in tiles and only linears in tiles read what the unit gives
 //! loses: nothing known
 //! fallback: the calls one by one
-//! evidence: none yet
+//! evidence: 20261201T032318Z-aa7100db0753ba4d
 //! source: none
 //!
 //! A square has 16 rows of gate and the same 16 of up: the tiles of both sums lie beside or below each other.
