@@ -73,7 +73,7 @@ pub enum Task {
     /// Two of them and the gated unit.
     GatedTiles(GatedTilesFn, GatedTiles, RowSpace),
     /// Norms and rotations of heads, keys and values into the cache.
-    Heads(HeadsFn, Heads),
+    Heads(HeadsFn, Box<Heads>),
     /// Keys and values into the cache.
     KvAppend(KvAppend),
     /// Attention, and the counter from which its workers take pieces.

@@ -320,7 +320,16 @@ mod tests {
         assert_eq!(b.off(0, 1.0 + f32::EPSILON), f64::INFINITY);
         assert!(b.off(0, f32::NAN).is_nan());
         assert_eq!(b.numbers(), Some(vec![1.0, 0.0]));
-        assert_eq!(b.to_bf16().numbers(), None);
+        assert_eq!(b.to_bf16().numbers(), Some(vec![1.0, 0.0]));
+    }
+
+    #[test]
+    fn what_is_known_is_known_when_it_is_rounded() {
+        // The middle of two BF16 numbers goes to the even one; a number below the least normal one may become 0.
+        let b = Bounds::exactly(&[1.0 + 1.0 / 256.0, 1.0 + 3.0 / 256.0, 1e-40]).to_bf16();
+        assert_eq!((b.off(0, 1.0), b.off(1, 1.0 + 4.0 / 256.0)), (0.0, 0.0));
+        assert_eq!((b.off(0, 1.0 + 2.0 / 256.0), b.off(1, 1.0 + 2.0 / 256.0)), (f64::INFINITY, f64::INFINITY));
+        assert!(b.off(2, 0.0) <= 1.0 && b.off(2, 1e-38) > 1.0);
     }
 
     #[test]

@@ -40,7 +40,7 @@ impl Build<'_> {
         let call = Heads { norms, ropes, append: self.append(*layer, *k, *v) };
         let (q, k) = (Resource::Buffer(heads.q), Resource::Buffer(heads.k));
         let read = [Resource::Angles, q, k, Resource::Buffer(*v)];
-        self.push(i, Task::Heads(f, call), &read, &[q, k, Resource::Cache(*layer)]);
+        self.push(i, Task::Heads(f, Box::new(call)), &read, &[q, k, Resource::Cache(*layer)]);
         Ok(())
     }
 

@@ -145,7 +145,7 @@ mod tests {
             let none = [1.0, none, 3.0, 4.0];
             let [several, furthest] = errors(&kv(&[a, none], &[a, zeros]), &kv(&[none, none], &[a, a]));
             assert!(furthest[0].is_nan() && furthest[1] == f64::INFINITY, "{furthest:?}");
-            assert_eq!(several, [0.0, f64::INFINITY], "the nearest of a short cache");
+            assert!(!several[0].is_finite() && several[1] == 0.0, "the nearest of a short cache: {several:?}");
             let all = errors(&kv(&[a; 4], &[a; 4]), &kv(&[none; 4], &[a; 4]));
             assert!(all.iter().all(|e| !e[0].is_finite() && e[1] == 0.0), "{all:?}");
         }

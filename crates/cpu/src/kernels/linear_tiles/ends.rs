@@ -67,7 +67,7 @@ impl End for Epilogue {
         // A tile at a time is turned: a quarter of the pieces has one.
         const TURNED: usize = PIECES / 4;
         let (tile, n) = (piece / TURNED, square.n + piece / TURNED / 2 * ROWS);
-        if piece % TURNED != 0 || n >= self.out.width {
+        if !piece.is_multiple_of(TURNED) || n >= self.out.width {
             return;
         }
         let mut sums = [l.splat(0.0); LANES];

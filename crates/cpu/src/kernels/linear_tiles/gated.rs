@@ -89,7 +89,7 @@ impl<S: Source> Source for Pair<S> {
 
     #[inline(always)]
     unsafe fn unpack<T: Tiles>(&self, t: T, n: usize, step: usize, half: usize, tile: *mut u8) {
-        let weight = if n / ROWS % 2 == 0 { &self.gate } else { &self.up };
+        let weight = if (n / ROWS).is_multiple_of(2) { &self.gate } else { &self.up };
         // SAFETY: the caller's promise.
         unsafe { weight.unpack(t, n / SQUARE * ROWS, step, half, tile) };
     }
@@ -105,7 +105,7 @@ impl Units {
     /// Whether the outputs from `f` on are the last ones and fill the first half of their tile: the other half is 0.
     #[inline(always)]
     fn ends_in_half_a_tile(&self, f: usize) -> bool {
-        f % STEP == 0 && f + ROWS >= self.width
+        f.is_multiple_of(STEP) && f + ROWS >= self.width
     }
 }
 
