@@ -62,3 +62,29 @@ def resident_bytes():
 
 now_ns = time.perf_counter_ns
 cpu_ns = time.thread_time_ns
+
+
+class TokenByToken:
+    """The greedy loop of an engine that gives one logits row at a time: `begin` empties the cache, `run` appends ids to it,
+    keeps the arg max after them in `last` and returns its logit.
+    """
+
+    def prefill(self, ask):
+        self.begin()
+        if ask["prefix"]:
+            self.run(ask["prefix"])
+        self.cpu = cpu_ns()
+        start = now_ns()
+        logit = self.run(ask["prompt"])
+        return {"setup_ns": 0, "ns": now_ns() - start, "id": self.last, "logit": logit}
+
+    def decode(self, ask):
+        ids, logits, ns = [], [], []
+        before = now_ns()
+        for _ in range(ask["tokens"]):
+            logits.append(self.run([self.last]))
+            ids.append(self.last)
+            now = now_ns()
+            ns.append(now - before)
+            before = now
+        return {"ids": ids, "logits": logits, "ns": ns}

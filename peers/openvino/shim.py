@@ -10,7 +10,7 @@ import os
 import openvino
 from openvino import opset13
 
-from protocol import cpu_ns, now_ns, resident_bytes, serve
+from protocol import TokenByToken, cpu_ns, now_ns, resident_bytes, serve
 
 # What may be set, and what is set when nothing is asked for; nothing is the runtime's own default.
 DEFAULTS = {"hint": "LATENCY", "pinning": None, "precision": None, "kv": None, "groups": None}
@@ -20,7 +20,7 @@ TELLING = ("FullyConnected", "MatMul", "ScaledDotProductAttentionWithKVCache", "
 BITS = {"i4": 4, "u4": 4, "i8": 8, "u8": 8, "f16": 16, "bf16": 16, "f32": 32}
 
 
-class Engine:
+class Engine(TokenByToken):
     def load(self, ask):
         unknown = ask["settings"].keys() - DEFAULTS.keys()
         if unknown:
@@ -88,26 +88,9 @@ class Engine:
         tensor.data[:] = values
         self.request.set_tensor(name, tensor)
 
-    def prefill(self, ask):
+    def begin(self):
         self.request.reset_state()
         self.used = 0
-        if ask["prefix"]:
-            self.run(ask["prefix"])
-        self.cpu = cpu_ns()
-        start = now_ns()
-        logit = self.run(ask["prompt"])
-        return {"setup_ns": 0, "ns": now_ns() - start, "id": self.last, "logit": logit}
-
-    def decode(self, ask):
-        ids, logits, ns = [], [], []
-        before = now_ns()
-        for _ in range(ask["tokens"]):
-            logits.append(self.run([self.last]))
-            ids.append(self.last)
-            now = now_ns()
-            ns.append(now - before)
-            before = now
-        return {"ids": ids, "logits": logits, "ns": ns}
 
     def finish(self, ask):
         resident = resident_bytes()

@@ -8,10 +8,10 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM, DynamicCache
 
-from protocol import cpu_ns, now_ns, resident_bytes, serve
+from protocol import TokenByToken, cpu_ns, now_ns, resident_bytes, serve
 
 
-class Engine:
+class Engine(TokenByToken):
     def __init__(self):
         self.model = None
         self.cache = None
@@ -51,25 +51,8 @@ class Engine:
         self.last = int(row.argmax())
         return float(row[self.last])
 
-    def prefill(self, ask):
+    def begin(self):
         self.cache = DynamicCache()
-        if ask["prefix"]:
-            self.run(ask["prefix"])
-        self.cpu = cpu_ns()
-        start = now_ns()
-        logit = self.run(ask["prompt"])
-        return {"setup_ns": 0, "ns": now_ns() - start, "id": self.last, "logit": logit}
-
-    def decode(self, ask):
-        ids, logits, ns = [], [], []
-        before = now_ns()
-        for _ in range(ask["tokens"]):
-            logits.append(self.run([self.last]))
-            ids.append(self.last)
-            now = now_ns()
-            ns.append(now - before)
-            before = now
-        return {"ids": ids, "logits": logits, "ns": ns}
 
     def finish(self, ask):
         resident = resident_bytes()

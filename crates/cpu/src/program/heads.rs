@@ -25,7 +25,7 @@ impl Build<'_> {
             Entry::Rope(_, f),
         ) = (op(heads.rope()), op(heads.rope() + 1), op(i), entries[heads.rope()])
         else {
-            return Ok(());
+            unreachable!("no heads at the calls that `fuse` found them at")
         };
         let norms = match (op(heads.first), op(heads.first + 1)) {
             (

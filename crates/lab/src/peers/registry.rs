@@ -227,9 +227,7 @@ pub const ENTRIES: &[Entry] = &[
             ("convert.py", include_str!("../../../../peers/openvino/convert.py")),
         ],
         candidates: &["{}", r#"{"pinning":false}"#, r#"{"hint":"THROUGHPUT"}"#, r#"{"threads":"half"}"#],
-        without: &[
-            "inference in F32 (on AMX one token comes sooner in it and a prompt later: of its decode this is not the best)",
-        ],
+        without: &["inference in F32 (another class, in which its decode may be faster)"],
         fast_marks: &["FullyConnected brgemm"],
         writes: &["openvino-int4", "openvino-int8"],
     },
