@@ -11,7 +11,7 @@ use tare_lab::campaign::live::now;
 use tare_lab::{BuildInfo, ClockedRequest, Lengths, ReferenceStore, Rig, Stage, Weighing, host};
 use tare_model::Model;
 use tare_probe::Host;
-use tare_probe::ceilings::{Ceilings, Effort, Stored};
+use tare_probe::ceilings::{Ceilings, Effort, Origin, Stored};
 
 use crate::args::{HowArgs, PrefillLogits, WorkArgs};
 use crate::built::build_info;
@@ -94,6 +94,8 @@ pub(crate) struct Named<'a> {
     pub(crate) study: &'a str,
     /// The question that it asks.
     pub(crate) question: &'a str,
+    /// What this process weighed before, if anything.
+    pub(crate) busy_before: Option<&'a str>,
 }
 
 /// A record and where it was written.
@@ -113,6 +115,8 @@ pub(crate) fn weigh(
 ) -> Result<Weighed> {
     let host = Host::read();
     let stored = ceilings(settings, &host);
+    let measured_now = "this process measured the ceilings of the host before it loaded the model";
+    let busy_before = named.busy_before.or((stored.origin != Origin::Kept).then_some(measured_now));
     let build: BuildInfo = build_info()?;
     let store = ReferenceStore::at(settings.references(), &build.binary_sha256);
     let interrupt = Interrupt::listen()?;
@@ -142,6 +146,7 @@ pub(crate) fn weigh(
         ceilings: &stored.ceilings,
         build: &build,
         store: &store,
+        busy_before,
     };
     let record = weighing.run(now()?, &mut |stage| {
         bar.set_message(match stage {

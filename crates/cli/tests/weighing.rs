@@ -73,6 +73,10 @@ fn a_clocked_request_is_gated_timed_and_kept() {
         assert!(percent.as_f64() > Some(0.0) || percent["unavailable"].is_string(), "{phase}: {percent}");
     }
     assert!(v["ttft_ns"]["median"].as_f64() > Some(0.0));
+    let why = "this process measured the ceilings of the host before it loaded the model";
+    for moment in ["ready_ns", "first_token_ns"] {
+        assert_eq!(v["startup"][moment], json!({ "unavailable": why }), "{moment}");
+    }
     let parts =
         ["allocator_peak_bytes", "anonymous_rss_bytes", "file_rss_bytes", "device_bytes", "kv_bytes", "peak_rss_bytes"];
     for part in parts {
@@ -92,6 +96,24 @@ fn a_clocked_request_is_gated_timed_and_kept() {
     }
     let listed = home.json(&["ledger", "list", "--json"]);
     assert_eq!((&listed[0]["id"], &listed[0]["passed"]), (&v["id"], &json!(true)));
+}
+
+#[test]
+fn a_process_that_loads_and_answers_says_when_its_first_token_came() {
+    let home = Home::new();
+    if !home.path("ceilings.json").exists() {
+        eprintln!("skipped: no ceilings of this host are kept, so that every process measures them first");
+        return;
+    }
+    let startup = &clock(&home, &[])["startup"];
+    if cfg!(target_os = "linux") {
+        let (ready, first) = (startup["ready_ns"].as_u64().unwrap(), startup["first_token_ns"].as_u64().unwrap());
+        assert!(0 < ready && ready < first, "{startup}");
+    } else {
+        assert!(startup["ready_ns"]["unavailable"].is_string(), "{startup}");
+    }
+    let deep = &clock(&home, &["--depth", "4"])["startup"];
+    assert!(deep["ready_ns"]["unavailable"].as_str().is_some_and(|why| why.contains("prefix")), "{deep}");
 }
 
 #[test]
@@ -237,7 +259,7 @@ fn a_failed_gate_keeps_the_record_without_times() {
     assert_eq!(record["samples"]["rounds"][0]["rows"][0]["ids"].as_array().unwrap().len(), 6);
     let written = record["samples"].to_string();
     assert!(!written.contains("timing") && !written.contains("_ns"), "{written}");
-    for absent in ["derived", "demands", "ceilings"] {
+    for absent in ["derived", "demands", "ceilings", "startup"] {
         assert!(record.get(absent).is_none(), "{absent}");
     }
     home.run(&["ledger", "verify", text(&home.path("records"))]).success();

@@ -19,7 +19,7 @@ use tare_core::{Fault, Reading};
 /// Version of the written form. A change that an old reader would misread raises it.
 ///
 /// Version 2 adds fields that may be left out: `timing.untimed`, `arm.settings`, `arm.delay`, `method.label`, `arm` of a
-/// ceiling and `turn` of its samples, `memory.peak_rss_bytes`; and rows of a peer may have no logits.
+/// ceiling and `turn` of its samples, `memory.peak_rss_bytes`, `startup`; and rows of a peer may have no logits.
 pub const SCHEMA_VERSION: u32 = 2;
 
 /// The versions that are read.
@@ -214,6 +214,20 @@ pub struct Measured {
     pub ceilings: Vec<Ceiling>,
     /// Bytes and flops of one round.
     pub demands: Demands,
+    /// How long the process took until it answered; none of an arm that answers in several processes.
+    pub startup: Option<Startup>,
+}
+
+/// From the moment at which the system started the process, which then loaded the model and answered one request.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Startup {
+    /// Until weights were packed, a plan was compiled and the first request could be handed over, in nanoseconds.
+    #[schemars(with = "ReadingShape<u64>")]
+    pub ready_ns: Reading<u64>,
+    /// Until the first token of the first request, which was no timed round, was on the host, in nanoseconds.
+    #[schemars(with = "ReadingShape<u64>")]
+    pub first_token_ns: Reading<u64>,
 }
 
 /// What a writer has to say; [`Record::seal`] adds what follows from it.
@@ -324,6 +338,9 @@ struct OutcomeShape {
     /// Bytes and flops of one round; absent exactly when the gate failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     demands: Option<Demands>,
+    /// How long the process took until it answered; absent when the gate failed, of arms of campaigns and of older records.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    startup: Option<Startup>,
     /// What follows from the samples; absent exactly when the gate failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     derived: Option<Derived>,
@@ -343,13 +360,14 @@ impl From<Outcome> for OutcomeShape {
     fn from(outcome: Outcome) -> Self {
         match outcome {
             Outcome::Timed(timed) => {
-                let Timed { gate, measured: Measured { samples, ceilings, demands }, derived } = *timed;
+                let Timed { gate, measured: Measured { samples, ceilings, demands, startup }, derived } = *timed;
                 let rounds = samples.rounds.into_iter().map(Into::into).collect();
                 Self {
                     gate: gate.report().into(),
                     samples: Samples { warmups: samples.warmups, rounds },
                     ceilings: Some(ceilings),
                     demands: Some(demands),
+                    startup,
                     derived: Some(derived),
                 }
             }
@@ -357,7 +375,14 @@ impl From<Outcome> for OutcomeShape {
                 let Void { gate, samples } = *void;
                 let rounds = samples.rounds.into_iter().map(Into::into).collect();
                 let samples = Samples { warmups: samples.warmups, rounds };
-                Self { gate: gate.report().into(), samples, ceilings: None, demands: None, derived: None }
+                Self {
+                    gate: gate.report().into(),
+                    samples,
+                    ceilings: None,
+                    demands: None,
+                    startup: None,
+                    derived: None,
+                }
             }
         }
     }
@@ -366,7 +391,8 @@ impl From<Outcome> for OutcomeShape {
 impl TryFrom<OutcomeShape> for Outcome {
     type Error = Fault;
     fn try_from(shape: OutcomeShape) -> Result<Self, Fault> {
-        let OutcomeShape { gate, samples: Samples { warmups, rounds }, ceilings, demands, derived } = shape;
+        let OutcomeShape { gate, samples, ceilings, demands, startup, derived } = shape;
+        let Samples { warmups, rounds } = samples;
         match Judgement::try_from(gate)? {
             Judgement::Passed(gate) => {
                 let absent = |what: &str| Fault::new(what, "a value: the gate passed", "none");
@@ -374,13 +400,18 @@ impl TryFrom<OutcomeShape> for Outcome {
                     samples: Samples { warmups, rounds: convert(rounds)? },
                     ceilings: ceilings.ok_or_else(|| absent("ceilings"))?,
                     demands: demands.ok_or_else(|| absent("demands"))?,
+                    startup,
                 };
                 let derived = derived.ok_or_else(|| absent("derived"))?;
                 Ok(Self::Timed(Box::new(Timed { gate, measured, derived })))
             }
             Judgement::Failed(gate) => {
-                if ceilings.is_some() || demands.is_some() || derived.is_some() {
-                    return Err(Fault::new("ceilings, demands, derived", "nothing: the gate failed", "a value"));
+                if ceilings.is_some() || demands.is_some() || startup.is_some() || derived.is_some() {
+                    return Err(Fault::new(
+                        "ceilings, demands, startup, derived",
+                        "nothing: the gate failed",
+                        "a value",
+                    ));
                 }
                 let samples = Samples { warmups, rounds: convert(rounds)? };
                 Ok(Self::Void(Box::new(Void { gate, samples })))

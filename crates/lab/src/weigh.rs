@@ -6,9 +6,10 @@ use tare_cuda::nvml::DeviceState;
 use tare_engine::Engine;
 use tare_evidence::gate::Judgement;
 use tare_evidence::provenance::Provenance;
-use tare_evidence::record::{About, Clock, Measured, Memory, Method, Role, TimingContract};
+use tare_evidence::record::{About, Clock, Measured, Memory, Method, Role, Startup, TimingContract};
 use tare_evidence::samples::{Samples, TimedRound};
 use tare_evidence::{Draft, Record, Utc};
+use tare_probe::clock::process_age_ns;
 use tare_probe::{Ceilings, Host, Quietness, ResidentMemory};
 
 use crate::build_info::BuildInfo;
@@ -46,6 +47,8 @@ pub struct Weighing<'a> {
     pub build: &'a BuildInfo,
     /// Kept reference scores.
     pub store: &'a ReferenceStore,
+    /// What else this process did before, for which its start until the first token is no start of this model.
+    pub busy_before: Option<&'a str>,
 }
 
 /// What a weighing is doing, for a progress line.
@@ -73,6 +76,7 @@ impl Weighing<'_> {
         ask(Stage::Loading)?;
         let before = ResidentMemory::read().peak_bytes;
         let mut engine = self.rig.engine()?;
+        let ready = process_age_ns();
         let mut warmups = Vec::with_capacity(self.warmups);
         for n in 0..self.warmups {
             ask(Stage::WarmUp(n))?;
@@ -88,7 +92,8 @@ impl Weighing<'_> {
         let (memory, pages) = (facts::memory(&engine, &rounds, &before), engine.pages());
         ask(Stage::Judging)?;
         let judgement = self.judge(&mut engine, &warmups, &rounds)?;
-        self.record(at, Finished { engine, warmups, rounds, device, memory, pages, quiet, judgement })
+        let startup = self.startup(ready, warmups.first().or(rounds.first()));
+        self.record(at, Finished { startup, engine, warmups, rounds, device, memory, pages, quiet, judgement })
     }
 
     fn judge(&self, engine: &mut Engine, warmups: &[Timed], rounds: &[Timed]) -> Result<Judgement, LabError> {
@@ -101,6 +106,18 @@ impl Weighing<'_> {
         let thresholds = Thresholds::built_in()?;
         let gate = Gate { rig: self.rig, requests: self.requests, thresholds: &thresholds, store: self.store };
         Ok(gate.judge(engine, &runs)?.judge()?)
+    }
+
+    /// The start of this process until it was `ready`, and until the first token of `first`, with which it went on at once.
+    fn startup(&self, ready: Reading<u64>, first: Option<&Timed>) -> Startup {
+        let prefix = self.requests.first().is_some_and(|r| !r.prefix.is_empty());
+        let ready = match self.busy_before {
+            Some(why) => Reading::unavailable(why),
+            None if prefix => Reading::unavailable("the request begins at a depth, and its prefix is on no clock"),
+            None => ready,
+        };
+        let to_first = first.map_or(0, |t| t.setup_ns + t.prefill_ns);
+        Startup { first_token_ns: ready.clone().map(|ns| ns + to_first), ready_ns: ready }
     }
 
     fn record(&self, at: Utc, done: Finished) -> Result<Record, LabError> {
@@ -117,6 +134,7 @@ impl Weighing<'_> {
                 On::Cuda(config) => host::device_ceilings(&Reading::from(tare_cuda::ceilings::measure(config))),
             },
             demands: facts.demands,
+            startup: Some(done.startup),
         };
         let pages = std::slice::from_ref(&done.pages);
         let moment = host::Moment { quiet: Some(&done.quiet), device: &done.device, pages };
@@ -204,6 +222,7 @@ pub(crate) fn timing_contract(device: bool) -> TimingContract {
 }
 
 struct Finished {
+    startup: Startup,
     engine: Engine,
     warmups: Vec<Timed>,
     rounds: Vec<Timed>,

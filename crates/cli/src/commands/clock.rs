@@ -6,7 +6,7 @@ use tare_core::Reading;
 use tare_core::units::{human_bytes, human_ns};
 use tare_evidence::derive::{Derived, OnDevice, Phase, Spread};
 use tare_evidence::gate::GateReport;
-use tare_evidence::record::Memory;
+use tare_evidence::record::{Memory, Startup};
 use tare_evidence::{Outcome, Record};
 
 use crate::args::ClockArgs;
@@ -22,11 +22,15 @@ pub(crate) fn run(args: &ClockArgs, settings: &Settings) -> Result<()> {
     }
     let name = args.model.as_deref().context("no model is named: give -m MODEL")?;
     let model = open_model(name, settings)?;
-    let named = Named { study: "clock", question: "What does one request cost, and how far is it from its floor?" };
     let mut all = Vec::new();
     for work in args.works() {
         let requests = requests(&work, args.sequences, &model)?;
         let rig = rig(&model, &args.how, &requests, settings)?;
+        let named = Named {
+            study: "clock",
+            question: "What does one request cost, and how far is it from its floor?",
+            busy_before: (!all.is_empty()).then_some("this process weighed another request before"),
+        };
         let done = weigh(&rig, &requests, work.rounds, named, (settings, args.output.as_deref()))?;
         if !args.json {
             print(&done);
@@ -94,6 +98,9 @@ pub(crate) fn print_record(record: &Record) {
         if let Some(device) = &d.device {
             on_device(device, d);
         }
+        if let Outcome::Timed(t) = &record.outcome {
+            t.measured.startup.iter().for_each(startup);
+        }
         memory(&record.memory);
     }
     notes(record);
@@ -110,6 +117,18 @@ fn on_device(device: &OnDevice, d: &Derived) {
         (Reading::Unavailable { why }, _) | (_, Reading::Unavailable { why }) => format!("decode unavailable: {why}"),
     };
     println!("  device   {prefill}; {decode}");
+}
+
+/// From the start of the process; one reason where both are missing.
+fn startup(startup: &Startup) {
+    match (&startup.ready_ns, &startup.first_token_ns) {
+        (Reading::Available(ready), Reading::Available(first)) => {
+            println!("  start    ready after {}, first token after {}", human_ns(*ready), human_ns(*first));
+        }
+        (Reading::Unavailable { why }, _) | (_, Reading::Unavailable { why }) => {
+            println!("  start    unavailable: {why}");
+        }
+    }
 }
 
 /// Where memory went; what cannot be told apart is said once.

@@ -37,7 +37,11 @@ pub(crate) fn run(args: &NextArgs, settings: &Settings) -> Result<()> {
     let model = open_model(&args.model, settings)?;
     let request = request(&args.work, &model)?;
     let rig = Rig { delay: args.delay, ..rig(&model, &args.how, std::slice::from_ref(&request), settings)? };
-    let named = Named { study: "next", question: "Which group of which phase has most time to give, and how much?" };
+    let named = Named {
+        study: "next",
+        question: "Which group of which phase has most time to give, and how much?",
+        busy_before: None,
+    };
     let done =
         weigh(&rig, std::slice::from_ref(&request), args.work.rounds, named, (settings, args.output.as_deref()))?;
     refuse_failed(&done)?;

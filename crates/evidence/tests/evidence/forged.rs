@@ -47,7 +47,7 @@ fn forged(change: impl FnOnce(&mut Record)) -> Record {
     let mut record = Record::parse(WRITTEN).unwrap();
     change(&mut record);
     let work = record.work.clone();
-    let Measured { samples, ceilings, demands } = measured(&mut record).clone();
+    let Measured { samples, ceilings, demands, .. } = measured(&mut record).clone();
     timed(&mut record).derived = derive(&work, &samples, &ceilings, &demands).unwrap();
     record.plan.sha256 = canonical::digest(&record.plan.resolved);
     record.arm.plan_sha256 = record.plan.sha256.clone();

@@ -66,7 +66,7 @@ pub(crate) fn draft(gate: Judgement) -> Draft {
             peak_rss_bytes: None,
         },
         gate,
-        measured: Measured { samples: samples(), ceilings: ceilings(), demands: demands() },
+        measured: Measured { samples: samples(), ceilings: ceilings(), demands: demands(), startup: None },
     }
 }
 

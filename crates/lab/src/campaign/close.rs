@@ -98,6 +98,7 @@ impl Closing<'_> {
                 samples: Samples { warmups: Vec::new(), rounds: timed_rounds(&judged) },
                 ceilings: ceilings(self.study, rounds, facts.threads),
                 demands: facts.demands.clone(),
+                startup: None,
             },
         })?)
     }

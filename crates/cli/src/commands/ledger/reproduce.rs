@@ -40,7 +40,7 @@ pub(super) fn run(ledger: &Ledger, args: &ReproduceArgs, settings: &Settings) ->
     let requests = requests(&work(&first.work, rounds, args)?, first.work.rows as usize, &model)?;
     let rig = rig(&model, &how, &requests, settings)?;
     let question = format!("Does {} replicate on this host?", first.id);
-    let named = Named { study: &first.about.study, question: &question };
+    let named = Named { study: &first.about.study, question: &question, busy_before: None };
     let done = weigh(&rig, &requests, rounds, named, (settings, args.output.as_deref()))?;
     let answer = replicate::record(&first, &done.record)?;
     report(&first, &done.record, &answer, args.json)?;
