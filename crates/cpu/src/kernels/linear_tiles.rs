@@ -28,6 +28,7 @@
 pub mod ends;
 pub mod gated;
 pub mod grid;
+pub mod heads;
 mod rows;
 mod source;
 mod unpack;
@@ -58,8 +59,10 @@ const SUMS: usize = 4 * TILE_BYTES;
 /// Bytes of the slice of 32 weight rows.
 const UNPACKED: usize = 2 * SLICE * TILE_BYTES;
 
-/// F32 that [`LinearTilesFn`] needs as scratch.
-pub const SCRATCH: usize = (2 * UNPACKED + ACROSS * DOWN * SUMS) / size_of::<f32>();
+/// F32 of slices and sums.
+const PRODUCTS: usize = (2 * UNPACKED + ACROSS * DOWN * SUMS) / size_of::<f32>();
+/// F32 that [`LinearTilesFn`] and its like need as scratch.
+pub const SCRATCH: usize = PRODUCTS + heads::MOST;
 
 /// A call.
 #[derive(Clone, Copy, Debug)]

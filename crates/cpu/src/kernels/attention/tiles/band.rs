@@ -115,7 +115,11 @@ impl Bands {
                 l.store(band.sums.add(r * LANES), l.splat(0.0));
                 for s in 0..steps {
                     let mut halves = [l.splat(0.0); 2];
-                    if i < all.len() {
+                    if let Some(q) = all.query_in_tiles(i.min(all.len() - 1), s * STEP) {
+                        if i < all.len() {
+                            halves = [l.mul(l.bf16s(q), sign), l.mul(l.bf16s(q.add(ROW_BYTES / 2)), sign)];
+                        }
+                    } else if i < all.len() {
                         for (half, e) in halves.iter_mut().zip([s * STEP, s * STEP + LANES]) {
                             let q = up_to_16(l, all.query(i).wrapping_add(e), self.size.saturating_sub(e));
                             *half = l.mul(q, sign);
@@ -134,6 +138,12 @@ impl Bands {
         if turn < TURNS {
             let from = b * BAND + turn * (BAND / TURNS);
             for i in from..all.len().min(from + BAND / TURNS) {
+                if all.query_in_tiles(i, 0).is_some() {
+                    for e in (0..self.size).step_by(STEP) {
+                        all.query_in_tiles(i, e).into_iter().for_each(|q| l.prefetch(q));
+                    }
+                    continue;
+                }
                 let q = all.query(i);
                 (0..self.size).step_by(LANES).for_each(|e| l.prefetch(q.wrapping_add(e).cast()));
             }
@@ -201,7 +211,7 @@ impl Bands {
                 self.mix(t, turned, done);
             }
             if done.is_whole {
-                self.give(t.lanes(), all, done.b);
+                self.give(t, all, done.b);
             }
         }
     }
@@ -232,8 +242,8 @@ impl Bands {
     /// # Safety
     /// All keys are done, and the results may be written.
     #[inline(always)]
-    unsafe fn give<L: Lanes>(&self, l: L, all: &Queries, b: usize) {
-        let band = self.band(b);
+    unsafe fn give<T: Tiles>(&self, t: T, all: &Queries, b: usize) {
+        let (l, band) = (t.lanes(), self.band(b));
         for r in 0..BAND.min(all.len() - b * BAND) {
             // SAFETY: the caller's promise.
             unsafe {
@@ -242,6 +252,10 @@ impl Bands {
                     let from = band.out.add(e / STEP * 4 * TILE + row(r));
                     let (even, odd) = (l.mul(l.load(from), share), l.mul(l.load(from.add(TILE)), share));
                     let (low, high) = l.in_turn(even, odd);
+                    if let Some(to) = all.out_in_tiles(b * BAND + r, e) {
+                        t.store_row(to, low, high);
+                        continue;
+                    }
                     let (to, n) = (all.out(b * BAND + r).add(e), self.size - e);
                     if n < LANES {
                         l.store_part(to, n, low);
