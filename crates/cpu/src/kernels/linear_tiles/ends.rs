@@ -46,6 +46,11 @@ pub trait End {
     /// Weight rows there are, counted as [`Source`](super::Source) counts them.
     fn weight_rows(&self) -> usize;
 
+    /// Squares of weight rows that end together: the last one is stored, with the sums of those before it.
+    fn squares(&self) -> usize {
+        1
+    }
+
     /// Stores piece `piece` of [`PIECES`].
     ///
     /// # Safety

@@ -179,12 +179,12 @@ impl End for Ready<'_> {
         self.order.rows()
     }
 
+    fn squares(&self) -> usize {
+        self.order.size / SQUARE
+    }
+
     #[inline(always)]
     unsafe fn store<T: Tiles>(&self, t: T, square: &Done, piece: usize) {
-        let size = self.order.size;
-        if !(square.n + SQUARE).is_multiple_of(size) {
-            return;
-        }
         let (of, head) = self.order.head(square.n);
         for i in 2 * piece..2 * piece + 2 {
             let row = square.rows.start + i;
@@ -206,7 +206,7 @@ impl Ready<'_> {
     /// Its sums are there.
     #[inline(always)]
     unsafe fn gather<L: Lanes>(&self, l: L, square: &Done, i: usize) {
-        let squares = self.order.size / SQUARE;
+        let squares = self.squares();
         for s in 0..squares {
             let square = square.before(squares - 1 - s);
             let to = self.row.wrapping_add(s * SQUARE);
