@@ -55,7 +55,7 @@ pub fn roles(plan: &ForwardPlan, entries: &[Entry]) -> Vec<Role> {
         if let Some(kernel) = finder.gated(i) {
             roles[i - 2..i].fill(Role::Carried);
             roles[i] = Role::Gated(kernel);
-        } else if let Some(kernel) = finder.into_tiles(i) {
+        } else if let Some(kernel) = finder.ends_in_tiles(i) {
             roles[i] = Role::InTiles(kernel);
         } else if let Some(heads) = finder.heads(i).filter(|_| matches!(roles[i], Role::Alone)) {
             roles[i..heads.append()].fill(Role::Carried);
@@ -95,7 +95,7 @@ impl Finder<'_> {
     }
 
     /// The linears that alone read what call `i` gives, when its kernel can lay that out for them.
-    fn into_tiles(&self, i: usize) -> Option<InTiles> {
+    fn ends_in_tiles(&self, i: usize) -> Option<InTiles> {
         match self.plan.calls[i].op {
             Op::RmsNorm { out, .. } => self.only_tiles_read(i + 1, out),
             Op::Attention { out, .. } if self.attends_in_tiles(i) => {

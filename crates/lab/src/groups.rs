@@ -104,11 +104,8 @@ impl Group {
 
     /// Whether it multiplies rows with a matrix.
     pub const fn is_projection(self) -> bool {
-        match self {
-            Group::Qkv | Group::NormedProjections | Group::Projections | Group::O => true,
-            Group::GateUp | Group::GatedUnit | Group::Down | Group::Head => true,
-            _ => false,
-        }
+        use Group::{Down, GateUp, GatedUnit, Head, NormedProjections, O, Projections, Qkv};
+        matches!(self, Qkv | NormedProjections | Projections | O | GateUp | GatedUnit | Down | Head)
     }
 }
 
