@@ -136,6 +136,9 @@ impl Dispatch {
                 let unit = "squares of 16 units by 32 rows";
                 (KERNEL, of(space), squares(unit, call.grid(of(space), workers), workers))
             }
+            Task::HeadsTiles(_, call) => {
+                (KERNEL, all, squares("squares of 32 numbers of heads by 32 rows", call.grid(all, workers), workers))
+            }
             Task::Heads(_, call) => (KERNEL, all, fixed("heads of queries and keys", call.items(all), 1)),
             Task::KvAppend(call) => (KERNEL, all, fixed("heads", call.items(all), 1)),
             Task::Attention(_, call, _) => {

@@ -8,14 +8,18 @@ use std::ops::Range;
 
 use tare_ops::{BufId, ForwardPlan, HeadCalls, Op};
 
+use crate::kernels::attention::Method;
+use crate::kernels::linear_tiles::heads;
 use crate::registry::{Entry, InTiles};
+use crate::tiled::Side;
+use crate::tiles::STEP;
 
 /// How a call runs.
 #[derive(Clone, Copy, Debug)]
 pub enum Role {
     /// By itself.
     Alone,
-    /// A norm whose rows go into tiles for this linear and its like.
+    /// A norm, or attention, whose rows go into tiles for this linear and its like.
     InTiles(InTiles),
     /// Within the stage of a later call.
     Carried,
@@ -23,6 +27,8 @@ pub enum Role {
     Gated(InTiles),
     /// The append of keys that these calls, of which it is the last, make ready.
     Heads(HeadCalls),
+    /// The same together with the linears of queries, keys and values before them. Queries go into tiles.
+    Projected(HeadCalls, InTiles),
 }
 
 impl Role {
@@ -32,10 +38,14 @@ impl Role {
             Role::Carried => None,
             Role::Gated(_) => Some(i - 2..i + 1),
             Role::Heads(heads) => Some(heads.first..i + 1),
+            Role::Projected(heads, _) => Some(heads.first - LINEARS..i + 1),
             Role::Alone | Role::InTiles(_) => Some(i..i + 1),
         }
     }
 }
+
+/// Linears of queries, keys and values.
+pub const LINEARS: usize = 3;
 
 /// The role of each call of `plan`, whose calls are bound to `entries`.
 pub fn roles(plan: &ForwardPlan, entries: &[Entry]) -> Vec<Role> {
@@ -45,11 +55,15 @@ pub fn roles(plan: &ForwardPlan, entries: &[Entry]) -> Vec<Role> {
         if let Some(kernel) = finder.gated(i) {
             roles[i - 2..i].fill(Role::Carried);
             roles[i] = Role::Gated(kernel);
-        } else if let Some(kernel) = finder.normed(i) {
+        } else if let Some(kernel) = finder.ends_in_tiles(i) {
             roles[i] = Role::InTiles(kernel);
         } else if let Some(heads) = finder.heads(i).filter(|_| matches!(roles[i], Role::Alone)) {
             roles[i..heads.append()].fill(Role::Carried);
             roles[heads.append()] = Role::Heads(heads);
+            if let Some(kernel) = finder.projected(&heads) {
+                roles[i - LINEARS..i].fill(Role::Carried);
+                roles[heads.append()] = Role::Projected(heads, kernel);
+            }
         }
     }
     roles
@@ -80,9 +94,21 @@ impl Finder<'_> {
         self.plan.readers(at, buffer).all(like).then_some(first)
     }
 
-    fn normed(&self, i: usize) -> Option<InTiles> {
-        let Op::RmsNorm { out, .. } = self.plan.calls[i].op else { return None };
-        self.only_tiles_read(i + 1, out)
+    /// The linears that alone read what call `i` gives, when its kernel can lay that out for them.
+    fn ends_in_tiles(&self, i: usize) -> Option<InTiles> {
+        match self.plan.calls[i].op {
+            Op::RmsNorm { out, .. } => self.only_tiles_read(i + 1, out),
+            Op::Attention { out, .. } if self.attends_in_tiles(i) => {
+                self.only_tiles_read(i + 1, out).filter(|next| next.side == Side::Left)
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether call `i` is attention in tiles of whole heads.
+    fn attends_in_tiles(&self, i: usize) -> bool {
+        let in_tiles = matches!(self.entries[i], Entry::Attention { method: Method::Tiles, .. });
+        in_tiles && self.plan.kv.head_size.is_multiple_of(STEP)
     }
 
     /// The calls from `i` on that make heads ready, when their kernels are of one level.
@@ -90,6 +116,23 @@ impl Finder<'_> {
         let heads = self.plan.heads(i)?;
         let level = |i: usize| self.plan.calls[i].kernel.rsplit('.').next();
         (heads.first..heads.append()).all(|i| level(i) == level(heads.rope())).then_some(heads)
+    }
+
+    /// The kernel of the linears in front of `calls`, when they may run with them: attention in tiles alone looks at the queries, and
+    /// nobody at keys and values outside of the cache.
+    fn projected(&self, calls: &HeadCalls) -> Option<InTiles> {
+        let (q, append) = (calls.first.checked_sub(LINEARS)?, calls.append());
+        let Op::KvAppend { k, v, .. } = self.plan.calls[append].op else { return None };
+        let (x, kernel) = self.product(q, calls.q)?;
+        let same_rows = self.product(q + 1, k)?.0 == x && self.product(q + 2, v)?.0 == x;
+        let apart = ![calls.q, k, v].contains(&x);
+        let key = |i: usize| &self.plan.calls[i].kernel;
+        let alike = key(q) == key(q + 1) && key(q) == key(q + 2) && kernel.side == Side::Left;
+        let unread = |buffer| self.plan.readers(append + 1, buffer).next().is_none();
+        let attended = self.plan.readers(append + 1, calls.q).all(|i| self.attends_in_tiles(i));
+        let (size, of_k) = (self.plan.kv.head_size, self.plan.kv.kv_heads);
+        let fits = heads::takes(size, self.plan.buffer(calls.q).width / size, of_k);
+        (same_rows && apart && alike && fits && attended && unread(k) && unread(v)).then_some(kernel)
     }
 
     /// The kernel of the two linears in front of call `i`, when it is a gated unit that may run with them.

@@ -1,5 +1,6 @@
 //! A plan made ready: buffers allocated, kernels bound, barriers placed.
 
+mod attention;
 mod heads;
 mod integers;
 mod linker;
@@ -26,6 +27,7 @@ use crate::kernels::kv_append::KvAppend;
 use crate::kernels::linear::{Linear, LinearFn};
 use crate::kernels::linear_int::{LinearInt, LinearIntFn};
 use crate::kernels::linear_tiles::gated::{GatedTiles, GatedTilesFn};
+use crate::kernels::linear_tiles::heads::{HeadsTiles, HeadsTilesFn};
 use crate::kernels::linear_tiles::{LinearTiles, LinearTilesFn};
 use crate::kernels::norm::{Norm, NormFn};
 use crate::kernels::quantize::{Quantize, QuantizeFn};
@@ -74,6 +76,8 @@ pub enum Task {
     GatedTiles(GatedTilesFn, GatedTiles, RowSpace),
     /// Norms and rotations of heads, keys and values into the cache.
     Heads(HeadsFn, Box<Heads>),
+    /// The same behind the products that make them.
+    HeadsTiles(HeadsTilesFn, Box<HeadsTiles>),
     /// Keys and values into the cache.
     KvAppend(KvAppend),
     /// Attention, and the counter from which its workers take pieces.
@@ -239,7 +243,7 @@ impl<'a> Build<'a> {
 
     fn written(&self, buffer: BufId, role: Role) -> Written {
         let side = match role {
-            Role::InTiles(kernel) | Role::Gated(kernel) => Some(kernel.side),
+            Role::InTiles(kernel) | Role::Gated(kernel) | Role::Projected(_, kernel) => Some(kernel.side),
             Role::Alone | Role::Carried | Role::Heads(_) => None,
         };
         let tiled = side.and_then(|side| self.copy(buffer, side)).map(|(copy, _)| copy);
@@ -296,6 +300,7 @@ impl<'a> Build<'a> {
                 return self.norm_tiles(i, (*x, *out), norm, kernel);
             }
             (Role::Heads(heads), _) => return self.heads(heads, entries),
+            (Role::Projected(heads, kernel), _) => return self.projected(heads, kernel),
             _ => {}
         }
         match (op, entries[i]) {
@@ -331,25 +336,14 @@ impl<'a> Build<'a> {
                 let call = self.append(*layer, *k, *v);
                 self.push(i, Task::KvAppend(call), &[Buffer(*k), Buffer(*v)], &[Cache(*layer)]);
             }
-            (Op::Attention { layer, q, kv_of_head, scale, out }, Entry::Attention { method, f32, bf16 }) => {
-                let call = Attention {
-                    layer: *layer as usize,
-                    q: self.buffer(*q),
-                    out: self.buffer(*out),
-                    head_size: self.plan.kv.head_size,
-                    scale: *scale,
-                    runs: Attention::runs_of(kv_of_head),
-                    method,
-                };
-                self.attends = true;
+            (Op::Attention { .. }, Entry::Attention { method, f32, bf16 }) => {
                 let f = match self.plan.kv.dtype {
                     DType::BF16 => bf16,
                     other => {
                         f32.ok_or_else(|| Fault::new("kv of a plan", "bf16, which this kernel reads", other.name()))?
                     }
                 };
-                let task = Task::Attention(f, call, Taken::default());
-                self.push(i, task, &[Buffer(*q), Cache(*layer)], &[Buffer(*out), Resource::Scratch]);
+                self.attention(i, op, (f, method), role)?;
             }
             (Op::SwiGlu { gate, up, out }, Entry::SwiGlu(f)) => {
                 let call = SwiGlu { gate: self.buffer(*gate), up: self.buffer(*up), out: self.buffer(*out) };

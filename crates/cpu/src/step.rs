@@ -121,6 +121,9 @@ impl Step<'_> {
                 Task::LinearTiles(f, call, space) => f(call, self.rows(*space), region, workspace.linear.as_ptr()),
                 Task::GatedTiles(f, call, space) => f(call, self.rows(*space), region, workspace.linear.as_ptr()),
                 Task::Heads(f, call) => f(call, &self.batch.rows, self.tables, region),
+                Task::HeadsTiles(f, call) => {
+                    f(call, &self.batch.rows, self.tables, region, workspace.linear.as_ptr());
+                }
                 Task::KvAppend(call) => call.run(&self.batch.rows, self.tables, region),
                 Task::Attention(f, call, next) => {
                     let (rows, tables) = (&self.batch.rows[..], self.tables);

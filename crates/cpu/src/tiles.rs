@@ -135,12 +135,6 @@ pub trait Tiles: Copy + Send + Sync + 'static {
     /// Every tile of `p` that its counts and steps ask for lies where it says: 16 rows of 64 bytes, no alignment needed, with C
     /// apart from A and B. Nobody else writes any of them, nor reads C; nor does `between`.
     unsafe fn multiply(self, p: &Product, between: impl FnMut());
-    /// The same of two by two tiles, with a call of `between` after every two tiles that are multiplied, four in each step:
-    /// smaller pieces of other work delay the products less.
-    ///
-    /// # Safety
-    /// That of [`Tiles::multiply`].
-    unsafe fn multiply_finely(self, p: &Product, between: impl FnMut());
 
     /// Rounds 16 pairs to BF16, to nearest even: `even[0], odd[0], even[1]...`, a row of B.
     ///

@@ -31,6 +31,12 @@ pub enum Group {
     /// Rotations and the append of a model without norms of heads.
     #[serde(rename = "rope+kv-append")]
     Heads,
+    /// Queries, keys and values with norms, rotations and the append, where they run together.
+    #[serde(rename = "norm+qkv+rope+kv-append")]
+    NormedProjections,
+    /// The same of a model without norms of heads.
+    #[serde(rename = "qkv+rope+kv-append")]
+    Projections,
     /// Attention over the cache.
     Attention,
     /// The projection of what attention gave.
@@ -53,7 +59,7 @@ pub enum Group {
 
 impl Group {
     /// Every group, in the order in which a step meets them.
-    pub const ALL: [Group; 15] = [
+    pub const ALL: [Group; 17] = [
         Group::Embedding,
         Group::Norm,
         Group::Qkv,
@@ -61,6 +67,8 @@ impl Group {
         Group::KvAppend,
         Group::NormedHeads,
         Group::Heads,
+        Group::NormedProjections,
+        Group::Projections,
         Group::Attention,
         Group::O,
         Group::GateUp,
@@ -81,6 +89,8 @@ impl Group {
             Group::KvAppend => "kv-append",
             Group::NormedHeads => "norm+rope+kv-append",
             Group::Heads => "rope+kv-append",
+            Group::NormedProjections => "norm+qkv+rope+kv-append",
+            Group::Projections => "qkv+rope+kv-append",
             Group::Attention => "attention",
             Group::O => "o",
             Group::GateUp => "gate+up",
@@ -94,7 +104,8 @@ impl Group {
 
     /// Whether it multiplies rows with a matrix.
     pub const fn is_projection(self) -> bool {
-        matches!(self, Group::Qkv | Group::O | Group::GateUp | Group::GatedUnit | Group::Down | Group::Head)
+        use Group::{Down, GateUp, GatedUnit, Head, NormedProjections, O, Projections, Qkv};
+        matches!(self, Qkv | NormedProjections | Projections | O | GateUp | GatedUnit | Down | Head)
     }
 }
 
@@ -156,6 +167,10 @@ pub fn calls_of(plan: &ForwardPlan, group: Group) -> Result<Vec<usize>, Fault> {
             Group::GatedUnit => matches!(of, Group::GateUp | Group::Activation),
             Group::NormedHeads => matches!(call.op, Op::HeadNorm { .. } | Op::Rope { .. } | Op::KvAppend { .. }),
             Group::Heads => matches!(of, Group::Rope | Group::KvAppend),
+            Group::NormedProjections => {
+                of == Group::Qkv || matches!(call.op, Op::HeadNorm { .. } | Op::Rope { .. } | Op::KvAppend { .. })
+            }
+            Group::Projections => matches!(of, Group::Qkv | Group::Rope | Group::KvAppend),
             alone => of == alone,
         };
         if theirs {

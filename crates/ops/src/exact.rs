@@ -10,6 +10,7 @@ use tare_core::Weight;
 use tare_formats::codec::dequantize_row;
 
 use crate::class::Rounding;
+use crate::plan::RopeStyle;
 use crate::reference::linear::round_bf16;
 use crate::reference::{int8, int16};
 use crate::variant::Slack;
@@ -245,6 +246,48 @@ pub fn swiglu(gate: &Bounds, up: &Bounds) -> Bounds {
     Bounds { value, limit }
 }
 
+/// `x / sqrt(mean(x^2) + eps) * weight` of each head of as many numbers as the weight has.
+///
+/// The root is off by no more than the root of the mean of the squared limits: it is the length of a vector.
+pub fn head_norm(x: &Bounds, weight: &[f32], eps: f32) -> Bounds {
+    let (n, eps) = (weight.len(), f64::from(eps));
+    let mean = |head: &[f64]| head.iter().map(|v| v * v).sum::<f64>() / n as f64;
+    let (mut value, mut limit) = (Vec::with_capacity(x.value.len()), Vec::with_capacity(x.value.len()));
+    for (values, limits) in x.value.chunks(n).zip(x.limit.chunks(n)) {
+        let (root, open) = ((mean(values) + eps).sqrt(), mean(limits).sqrt());
+        let least = (root - open).max(eps.sqrt());
+        for ((v, l), w) in values.iter().zip(limits).zip(weight) {
+            let (normed, w) = (v / root, f64::from(*w));
+            let off = w.abs() * (l + normed.abs() * open) / least;
+            value.push(normed * w);
+            limit.push(off + RELATIVE * ((normed * w).abs() + off) + LOST);
+        }
+    }
+    Bounds { value, limit }
+}
+
+/// The heads of a row, rotated by the angles of its position. cos, sin [E / 2]
+pub fn rotated(x: &Bounds, style: RopeStyle, cos: &[f32], sin: &[f32]) -> Bounds {
+    let pairs = cos.len();
+    let mut turned = Bounds { value: vec![0.0; x.value.len()], limit: vec![0.0; x.value.len()] };
+    for head in (0..x.value.len()).step_by(2 * pairs) {
+        for (i, (c, s)) in cos.iter().zip(sin).enumerate() {
+            let (c, s) = (f64::from(*c), f64::from(*s));
+            let (a, b) = match style {
+                RopeStyle::HalfSplit => (head + i, head + pairs + i),
+                RopeStyle::Interleaved => (head + 2 * i, head + 2 * i + 1),
+            };
+            for (to, from, other, other_by) in [(a, a, b, -s), (b, b, a, s)] {
+                let (v, w) = (x.value[from] * c, x.value[other] * other_by);
+                let off = x.limit[from] * c.abs() + x.limit[other] * other_by.abs();
+                turned.value[to] = v + w;
+                turned.limit[to] = off + RELATIVE * (v.abs() + w.abs() + off) + LOST;
+            }
+        }
+    }
+    turned
+}
+
 /// `ln sum_i e^(x_i)` of a row of logits, in F64.
 pub fn log_sum(logits: &[f32]) -> f64 {
     let most = logits.iter().fold(f64::NEG_INFINITY, |m, x| m.max(f64::from(*x)));
@@ -383,6 +426,34 @@ mod tests {
         for gate in [-4.0f64, -2.0, 0.0] {
             let got = gate / (1.0 + (-gate).exp()) * 3.0;
             assert!(unit.off(0, got as f32) <= 1.0, "{gate}");
+        }
+    }
+
+    #[test]
+    fn what_is_open_stays_open_through_the_norm_and_the_rotation_of_heads() {
+        use crate::reference::head_norm::head_norm as normed;
+        use crate::reference::rope::rotate;
+        let (weight, cos, sin) = ([1.5f32, -0.5, 2.0, 1.0], [0.6f32, -0.28], [0.8f32, 0.96]);
+        let x: Vec<f32> = (0..8).map(|i| (i as f32 - 3.3) * 0.7).collect();
+        for style in [RopeStyle::HalfSplit, RopeStyle::Interleaved] {
+            for by in [0.0f32, 1e-4, 0.3] {
+                let bounds = Bounds { limit: vec![f64::from(by); 8], ..Bounds::exactly(&x) };
+                let bounds = rotated(&head_norm(&bounds, &weight, 1e-6), style, &cos, &sin);
+                let mut furthest = 0.0f64;
+                // Every corner of what the numbers may be, and one beyond them.
+                for corner in 0..256u32 {
+                    let of = |by: f32| {
+                        let moved = |(i, x): (usize, &f32)| x + if corner >> i & 1 == 0 { by } else { -by };
+                        let mut row: Vec<f32> = x.iter().enumerate().map(moved).collect();
+                        normed(&mut row, &weight, 1e-6);
+                        rotate(&mut row, style, &cos, &sin);
+                        (0..8).map(|i| bounds.off(i, row[i])).fold(0.0, f64::max)
+                    };
+                    assert!(of(by) <= 1.0, "{style:?}, {by}, corner {corner}");
+                    furthest = furthest.max(of(4.0 * by + 1e-3));
+                }
+                assert!(furthest > 1.0, "{style:?}, {by}: what is further away than it may be shows");
+            }
         }
     }
 

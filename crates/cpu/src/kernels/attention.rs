@@ -33,6 +33,7 @@ use tare_ops::Row;
 use super::kv_append::TableView;
 use crate::pool::Region;
 use crate::rows::Rows;
+use crate::tiled::Tiled;
 pub use pages::Element;
 use scratch::Scratch;
 
@@ -48,6 +49,8 @@ pub struct Attention {
     pub q: Rows,
     /// [T, H * E]
     pub out: Rows,
+    /// What holds them instead.
+    pub tiled: InTiles,
     /// Elements of a head.
     pub head_size: usize,
     /// Multiplies the scores.
@@ -56,6 +59,16 @@ pub struct Attention {
     pub runs: Vec<(Range<usize>, usize)>,
     /// How its kernel goes about it.
     pub method: Method,
+}
+
+/// Queries and results in tiles of BF16 for the left side of a product, and not in rows: for [`Method::Tiles`] alone, which rounds
+/// queries anyway, and heads of whole tiles.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct InTiles {
+    /// [T / 16, H * E / 32]
+    pub q: Option<Tiled>,
+    /// [T / 16, H * E / 32]
+    pub out: Option<Tiled>,
 }
 
 /// How a kernel goes about it.

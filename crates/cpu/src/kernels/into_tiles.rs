@@ -9,7 +9,7 @@
 //! cost: none counted
 //! tolerance: bit-identical to the reference's norm and rounding, but for numbers below the least normal one
 //! wins: one pass for all linears that read the same rows, and for the norm before them
-//! loses: a pass over cache and a meeting of the workers that attention before it could save; with a norm, workers past the number of rows of tiles
+//! loses: a pass over cache and a meeting of the workers behind attention, where weights stand on the left; with a norm, workers past the number of rows of tiles
 //! fallback: the same code over emulated tiles
 //! evidence: none yet
 //! source: none

@@ -91,16 +91,23 @@ impl KvAppend {
     /// That of [`KvAppend::run`].
     #[inline(always)]
     pub unsafe fn head(&self, rows: &[Row], tables: &[TableView], t: usize, head: usize) {
-        let table = &tables[rows[t].table as usize];
-        let slot = rows[t].slot as usize;
-        let (page, token) = (table.pages()[slot / table.pool.page_tokens], slot % table.pool.page_tokens);
-        let at = token * table.pool.token_bytes;
+        let [keys, values] = self.places(&rows[t], tables, head);
         let from = head * self.head_size;
         // SAFETY: the slot lies in the page, the head in the row.
         unsafe {
-            self.store(self.k.row(t).add(from), table.pool.keys(self.layer, page, head).add(at));
-            self.store(self.v.row(t).add(from), table.pool.values(self.layer, page, head).add(at));
+            self.store(self.k.row(t).add(from), keys);
+            self.store(self.v.row(t).add(from), values);
         }
+    }
+
+    /// Where key and value of head `head` of a row go.
+    #[inline(always)]
+    pub(super) fn places(&self, row: &Row, tables: &[TableView], head: usize) -> [*mut u8; 2] {
+        let (table, slot) = (&tables[row.table as usize], row.slot as usize);
+        let (page, token) = (table.pages()[slot / table.pool.page_tokens], slot % table.pool.page_tokens);
+        let at = token * table.pool.token_bytes;
+        let (keys, values) = (table.pool.keys(self.layer, page, head), table.pool.values(self.layer, page, head));
+        [keys.wrapping_add(at), values.wrapping_add(at)]
     }
 
     /// One head of one token.
@@ -108,7 +115,7 @@ impl KvAppend {
     /// # Safety
     /// E elements lie at both.
     #[inline(always)]
-    unsafe fn store(&self, from: *const f32, to: *mut u8) {
+    pub(super) unsafe fn store(&self, from: *const f32, to: *mut u8) {
         if self.dtype == DType::F32 {
             // SAFETY: the caller's promise: E elements at both.
             return unsafe { std::ptr::copy_nonoverlapping(from, to.cast::<f32>(), self.head_size) };

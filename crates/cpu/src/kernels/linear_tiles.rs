@@ -16,7 +16,7 @@
 //! The smallest piece of work is a *square*: 32 weight rows times 32 rows of x over 512 columns, two by two tiles of sums. A
 //! slice of 512 columns of 32 weight rows, unpacked to tiles, takes 32 KiB and is read again for every 32 rows of x, which
 //! pass by with a hint not to push it out of L1.
-//! Slices are the outer loop: sums of 256 weight rows lie in L2 between them, and x is read from there, slice by slice.
+//! Slices are the outer loop: sums of 256 weight rows and more lie in L2 between them, and x is read from there, slice by slice.
 //! While a slice is multiplied, the next one is unpacked between the products, a piece after each step, and the one after
 //! that is asked for from memory; of the last columns, the sums of a square are stored while the next one is multiplied. So tile
 //! units and vector units work at the same time, and neither waits for memory.
@@ -28,6 +28,7 @@
 pub mod ends;
 pub mod gated;
 pub mod grid;
+pub mod heads;
 mod rows;
 mod source;
 mod unpack;
@@ -49,17 +50,19 @@ pub use unpack::InPanels;
 
 /// Steps of 32 columns of a slice: a multiple of every block.
 const SLICE: usize = 16;
-/// Squares of weight rows whose sums are kept between slices.
+/// Squares of weight rows whose sums are kept between slices, beside as many of rows of x as go through a slice.
 const ACROSS: usize = 8;
-/// Squares of rows of x that go through a slice together.
+/// Squares of rows of x that go through a slice together, at most.
 const DOWN: usize = 16;
 /// Bytes of the sums of a square.
 const SUMS: usize = 4 * TILE_BYTES;
 /// Bytes of the slice of 32 weight rows.
 const UNPACKED: usize = 2 * SLICE * TILE_BYTES;
 
-/// F32 that [`LinearTilesFn`] needs as scratch.
-pub const SCRATCH: usize = (2 * UNPACKED + ACROSS * DOWN * SUMS) / size_of::<f32>();
+/// F32 of slices and sums.
+const PRODUCTS: usize = (2 * UNPACKED + ACROSS * DOWN * SUMS) / size_of::<f32>();
+/// F32 that [`LinearTilesFn`] and its like need as scratch.
+pub const SCRATCH: usize = PRODUCTS + heads::MOST;
 
 /// A call.
 #[derive(Clone, Copy, Debug)]
@@ -138,22 +141,26 @@ struct Share<'a, S, E> {
     down: Range<usize>,
     /// Two rows of tiles of the slice that is multiplied and of the one that is unpacked, in turn.
     unpacked: [*mut u8; 2],
-    /// [DOWN, ACROSS] squares
+    /// Of [DOWN, ACROSS] squares, or of fewer rows of x and more weight rows.
     sums: *mut f32,
 }
 
 impl<S: Source, E: End> TileKernel for Share<'_, S, E> {
     #[inline(always)]
     fn run<T: Tiles>(self, t: T) {
-        for first in self.down.clone().step_by(DOWN) {
-            let down = first..(first + DOWN).min(self.down.end);
-            for first in self.across.clone().step_by(ACROSS) {
-                let across = first..(first + ACROSS).min(self.across.end);
-                // SAFETY: the contract of `LinearTilesFn`.
-                unsafe { self.products(t, &across, &down) };
-            }
-        }
+        // SAFETY: the contract of `LinearTilesFn`.
+        unsafe { self.products(t) };
     }
+}
+
+/// Squares that go through slices together, and the slice that is theirs: the weight rows of all squares, then the next
+/// columns.
+#[derive(Clone, Debug)]
+struct Place {
+    across: Range<usize>,
+    down: Range<usize>,
+    /// Slices before this one.
+    i: usize,
 }
 
 /// Steps of 32 weight rows from `n` on; none behind the last slice.
@@ -164,56 +171,105 @@ struct Slice {
 }
 
 impl<S: Source, E: End> Share<'_, S, E> {
-    /// Computes the sums of squares of the share, slice by slice, and stores them.
+    /// Computes the sums of all squares, slice by slice, and lets them end.
     ///
     /// # Safety
-    /// That of [`LinearTilesFn`]; the squares are of the share.
+    /// That of [`LinearTilesFn`].
     #[inline(always)]
-    unsafe fn products<T: Tiles>(&self, t: T, across: &Range<usize>, down: &Range<usize>) {
-        let (first, second) = (self.slice(across, 0), self.slice(across, 1));
-        let mut unpacking = Unpacking::new(self, &first, self.unpacked[0], 1);
-        let mut ahead = Ahead::new(self.weight.runs(second.n, second.steps), 1);
-        ahead.ask(t.lanes());
+    unsafe fn products<T: Tiles>(&self, t: T) {
+        let first = self.place(self.across.start, self.down.start);
+        let mut place = Some(first.clone());
+        for slice in [self.slice(Some(&first)), self.slice(self.after(&first).as_ref())] {
+            Ahead::new(self.weight.runs(slice.n, slice.steps), 1).ask(t.lanes());
+        }
+        let mut unpacking = Unpacking::new(self, &self.slice(Some(&first)), self.unpacked[0], 1);
         // SAFETY: the slice is of the weight, and there is room for it.
         unsafe { unpacking.go_on(t) };
-        let slices = across.len() * self.x.steps.div_ceil(SLICE);
-        let mut storing = Storing { end: self.end, square: None, stored: PIECES };
-        for i in 0..slices {
-            let (here, next, after) = (self.slice(across, i), self.slice(across, i + 1), self.slice(across, i + 2));
-            let turns = down.len() * here.steps.len();
+        let mut storing = Storing::new(self.end);
+        let mut i = 0;
+        while let Some(here) = place {
+            let behind = self.after(&here);
+            let (slice, next) = (self.slice(Some(&here)), self.slice(behind.as_ref()));
+            let after = self.slice(behind.as_ref().and_then(|behind| self.after(behind)).as_ref());
+            if here.i == 0 && here.down.len() == 1 {
+                // Where few squares were together, what is stored lies where the next sums go.
+                // SAFETY: as below.
+                unsafe { storing.finish(t) };
+            }
+            // Where squares end together, the last one has as long as the others take, if their sums are kept so long: no other
+            // squares lie differently there before.
+            let (ends, wide) = (self.end.squares(), here.across.len());
+            let lies_alike = |next: &Place| next.across.len() == wide && next.down.len() == here.down.len();
+            let is_kept = wide + 1 >= 2 * ends && behind.as_ref().is_some_and(lies_alike);
+            let within = if is_kept { ends } else { 1 };
+            let turns = here.down.len() * slice.steps.len();
             let mut unpacking = Unpacking::new(self, &next, self.unpacked[(i + 1) % 2], turns);
             let mut ahead = Ahead::new(self.weight.runs(after.n, after.steps), turns);
-            for (j, square) in down.clone().enumerate() {
-                let (row, c) = (square * SQUARE, self.sums(j, i % across.len()));
-                let each = PIECES.div_ceil(here.steps.len());
+            for (j, square) in here.down.clone().enumerate() {
+                let (row, c) = (square * SQUARE, self.sums(&here, j));
+                let turns = within * slice.steps.len();
                 let between = || {
                     ahead.ask(t.lanes());
                     // SAFETY: as above; the products read the other slice and add to other sums.
                     unsafe {
                         unpacking.go_on(t);
-                        storing.go_on(t, each);
+                        storing.go_on(t, turns);
                     }
                 };
                 // SAFETY: the slice is unpacked, x has these rows of tiles, the sums are this worker's; those of the square
                 // before are whole.
                 unsafe {
-                    self.square(t, &here, row, self.unpacked[i % 2], c, between);
-                    storing.go_on(t, PIECES);
+                    self.square(t, &slice, row, self.unpacked[i % 2], c, between);
+                    if within == 1 {
+                        storing.finish(t);
+                    }
                 }
-                if here.steps.end == self.x.steps {
-                    storing.begin(Done { side: S::SIDE, sums: c, n: here.n, rows: row..self.rows.min(row + SQUARE) });
+                if slice.steps.end == self.x.steps && (slice.n / SQUARE + 1).is_multiple_of(ends) {
+                    storing.begin(Done { side: S::SIDE, sums: c, n: slice.n, rows: row..self.rows.min(row + SQUARE) });
                 }
             }
+            i += 1;
+            place = behind;
         }
         // SAFETY: the last square.
-        unsafe { storing.go_on(t, PIECES) };
+        unsafe { storing.finish(t) };
     }
 
-    /// Slice `i` of those that these squares go through: the weight rows of all squares, then the next columns.
+    /// The first slice of the squares from these on: fewer rows of x leave room for the sums of more weight rows.
     #[inline(always)]
-    fn slice(&self, across: &Range<usize>, i: usize) -> Slice {
-        let (from, end) = (i / across.len() * SLICE, self.x.steps);
-        Slice { n: (across.start + i % across.len()) * SQUARE, steps: from.min(end)..(from + SLICE).min(end) }
+    fn place(&self, across: usize, down: usize) -> Place {
+        let down = down..(down + DOWN).min(self.down.end);
+        let wide = ACROSS * (DOWN / down.len());
+        Place { across: across..(across + wide).min(self.across.end), down, i: 0 }
+    }
+
+    /// What follows; nothing behind the last slice.
+    #[inline(always)]
+    fn after(&self, place: &Place) -> Option<Place> {
+        let Place { across, down, i } = place;
+        if i + 1 < across.len() * self.x.steps.div_ceil(SLICE) {
+            return Some(Place { i: i + 1, ..place.clone() });
+        }
+        if across.end < self.across.end {
+            return Some(self.place(across.end, down.start));
+        }
+        (down.end < self.down.end).then(|| self.place(self.across.start, down.end))
+    }
+
+    /// The slice of a place.
+    #[inline(always)]
+    fn slice(&self, place: Option<&Place>) -> Slice {
+        let Some(Place { across, i, .. }) = place else { return Slice { n: 0, steps: 0..0 } };
+        let from = i / across.len() * SLICE;
+        let n = (across.start + i % across.len()) * SQUARE;
+        Slice { n, steps: from..(from + SLICE).min(self.x.steps) }
+    }
+
+    /// The sums of square `j` down of a place: those of squares across lie behind each other.
+    #[inline(always)]
+    fn sums(&self, place: &Place, j: usize) -> *mut f32 {
+        let across = place.across.len();
+        self.sums.wrapping_byte_add((j * across + place.i % across) * SUMS)
     }
 
     /// One square: rows of x from `row` on.
@@ -242,12 +298,6 @@ impl<S: Source, E: End> Share<'_, S, E> {
         unsafe { t.multiply(&p, between) };
     }
 
-    /// The sums of square [i, j].
-    #[inline(always)]
-    fn sums(&self, i: usize, j: usize) -> *mut f32 {
-        self.sums.wrapping_byte_add((i * ACROSS + j) * SUMS)
-    }
-
     /// Tiles of weight rows of the square that begins at row `n` of the weight.
     #[inline(always)]
     fn weights(&self, n: usize) -> usize {
@@ -261,30 +311,75 @@ impl<S: Source, E: End> Share<'_, S, E> {
     }
 }
 
-/// A square whose sums are whole, on their way to where they end.
+/// Squares that wait for their end, at most: those of the rows of x that go through a slice together, and one before.
+const WAITING: usize = DOWN + 1;
+
+/// Squares whose sums are whole, on their way to where they end.
 struct Storing<'a, E> {
     end: &'a E,
-    square: Option<Done>,
-    /// Pieces that are stored.
+    /// In a ring, the first one at `first`.
+    squares: [Option<Done>; WAITING],
+    first: usize,
+    waiting: usize,
+    /// Pieces of the first one that are stored.
     stored: usize,
+    /// Pieces that are due, times the turns that a square has.
+    due: usize,
 }
 
-impl<E: End> Storing<'_, E> {
-    fn begin(&mut self, square: Done) {
-        (self.square, self.stored) = (Some(square), 0);
+impl<'a, E: End> Storing<'a, E> {
+    fn new(end: &'a E) -> Self {
+        Self { end, squares: [const { None }; WAITING], first: 0, waiting: 0, stored: 0, due: 0 }
     }
 
-    /// Stores up to `pieces` more.
+    fn begin(&mut self, square: Done) {
+        self.squares[(self.first + self.waiting) % WAITING] = Some(square);
+        self.waiting += 1;
+    }
+
+    /// Stores what is due in a turn, of which a square has `turns`.
     ///
     /// # Safety
     /// That of [`End::store`].
     #[inline(always)]
-    unsafe fn go_on<T: Tiles>(&mut self, t: T, pieces: usize) {
-        let Some(square) = &self.square else { return };
+    unsafe fn go_on<T: Tiles>(&mut self, t: T, turns: usize) {
+        if self.waiting == 0 {
+            return;
+        }
+        self.due += PIECES;
+        let pieces = self.due / turns;
+        self.due %= turns;
+        // SAFETY: the caller's promise.
+        unsafe { self.store(t, pieces) };
+    }
+
+    /// Stores all that waits.
+    ///
+    /// # Safety
+    /// As [`Storing::go_on`].
+    #[inline(always)]
+    unsafe fn finish<T: Tiles>(&mut self, t: T) {
+        while self.waiting > 0 {
+            // SAFETY: the caller's promise.
+            unsafe { self.store(t, PIECES) };
+        }
+    }
+
+    /// Stores up to `pieces` pieces of the first square.
+    ///
+    /// # Safety
+    /// As [`Storing::go_on`].
+    #[inline(always)]
+    unsafe fn store<T: Tiles>(&mut self, t: T, pieces: usize) {
+        let Some(square) = &self.squares[self.first] else { return };
         let last = PIECES.min(self.stored + pieces);
         if self.stored < last {
             t.aside(Pieces { end: self.end, square, pieces: self.stored..last });
             self.stored = last;
+        }
+        if last == PIECES {
+            self.squares[self.first] = None;
+            (self.first, self.waiting, self.stored) = ((self.first + 1) % WAITING, self.waiting - 1, 0);
         }
     }
 }

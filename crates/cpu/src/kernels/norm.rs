@@ -80,12 +80,23 @@ impl Kernel for Head<'_> {
 
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
-        let n = self.call.size;
         let (x, out) = (self.call.x.row(self.t).wrapping_add(self.at), self.call.out.row(self.t).wrapping_add(self.at));
-        let weight = self.call.weight.as_ptr();
-        // SAFETY: n elements lie at each of the three.
+        // SAFETY: a vector of x and of out.
+        unsafe { self.call.vector(l, x, out) };
+    }
+}
+
+impl Norm {
+    /// Normalises the vector at `x`.
+    ///
+    /// # Safety
+    /// `size` elements lie at both, which may be the same.
+    #[inline(always)]
+    pub(super) unsafe fn vector<L: Lanes>(&self, l: L, x: *const f32, out: *mut f32) {
+        let (n, weight) = (self.size, self.weight.as_ptr());
+        // SAFETY: the caller's promise, and as many weights.
         unsafe {
-            let inv = l.splat(1.0 / (sum_of_squares(l, x, n) / n as f32 + self.call.eps).sqrt());
+            let inv = l.splat(1.0 / (sum_of_squares(l, x, n) / n as f32 + self.eps).sqrt());
             let whole = n / LANES * LANES;
             for i in (0..whole).step_by(LANES) {
                 l.store(out.add(i), l.mul(l.mul(l.load(x.add(i)), inv), l.load(weight.add(i))));

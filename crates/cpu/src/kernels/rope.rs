@@ -101,10 +101,22 @@ impl Kernel for Head<'_> {
 
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
-        let pairs = self.call.angles.cos.width;
-        let (cos, sin) = (self.call.angles.cos.row(self.t), self.call.angles.sin.row(self.t));
-        let x = self.call.x.row(self.t).wrapping_add(self.head * 2 * pairs);
-        let vectors = if self.call.style == RopeStyle::HalfSplit { pairs / LANES } else { 0 };
+        let x = self.call.x.row(self.t).wrapping_add(self.head * 2 * self.call.angles.cos.width);
+        // SAFETY: a head of the row.
+        unsafe { self.call.rotate(l, self.t, x) };
+    }
+}
+
+impl Rope {
+    /// Rotates the head of row `t` at `x`.
+    ///
+    /// # Safety
+    /// A head lies there, and the angles of the row are made.
+    #[inline(always)]
+    pub(super) unsafe fn rotate<L: Lanes>(&self, l: L, t: usize, x: *mut f32) {
+        let pairs = self.angles.cos.width;
+        let (cos, sin) = (self.angles.cos.row(t), self.angles.sin.row(t));
+        let vectors = if self.style == RopeStyle::HalfSplit { pairs / LANES } else { 0 };
         // SAFETY: the head has 2 * pairs elements, the angles a row of `pairs`.
         unsafe {
             for i in (0..vectors * LANES).step_by(LANES) {
@@ -116,7 +128,7 @@ impl Kernel for Head<'_> {
             }
             for i in vectors * LANES..pairs {
                 let (c, s) = (*cos.add(i), *sin.add(i));
-                let (first, second) = match self.call.style {
+                let (first, second) = match self.style {
                     RopeStyle::HalfSplit => (i, i + pairs),
                     RopeStyle::Interleaved => (2 * i, 2 * i + 1),
                 };

@@ -47,7 +47,7 @@ impl Build<'_> {
             Some(copy) => copy,
             None => {
                 let (rows, width) = (self.most(self.space(x)), self.buffer(x).width);
-                let first = self.piece(Resource::Codes(x, planes), Share::Copies, Codes::bytes(planes, rows, width))?;
+                let first = self.piece(Resource::Codes(x, planes), Share::Codes, Codes::bytes(planes, rows, width))?;
                 (Codes::at(first, width), false)
             }
         };

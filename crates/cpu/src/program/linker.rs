@@ -81,6 +81,7 @@ impl Linker<'_> {
             if let Some(calls) = role.calls(i) {
                 let left = match role {
                     Role::Heads(HeadCalls { q, k, .. }) => vec![q, k],
+                    Role::Projected(HeadCalls { q, .. }, _) => vec![q],
                     _ => call.op.writes().into_iter().collect(),
                 };
                 carried.push((calls, left.into_iter().map(|buffer| build.written(buffer, role)).collect()));

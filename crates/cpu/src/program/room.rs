@@ -19,21 +19,23 @@ pub enum Share {
     /// With other rows of F32. A part of a program that is run by itself finds numbers where it looks for numbers, whoever
     /// has written them.
     Numbers,
-    /// With other copies of rows, which linears read: in integers and in tiles.
-    Copies,
+    /// With other rows in tiles of BF16, for the same reason.
+    Tiles,
+    /// With other rows in integers.
+    Codes,
     /// With nobody: what nobody writes in it must stay 0.
     Nobody,
 }
 
-/// The bytes of an [`Arenas`]: numbers, and copies.
-type Sizes = [usize; 2];
+/// The bytes of an [`Arenas`]: numbers, tiles and codes.
+type Sizes = [usize; 3];
 
 /// Where pieces begin.
 const ALIGN: usize = 4096;
 
 /// Step memory that programs share: what one left there is of no use to the next.
 #[derive(Clone, Debug)]
-pub struct Arenas([Arc<Memory>; 2]);
+pub struct Arenas([Arc<Memory>; 3]);
 
 impl Arenas {
     /// Those of `before` where they are large enough, else new ones.
@@ -42,7 +44,7 @@ impl Arenas {
             Some(Self(arenas)) if arenas[i].len() >= sizes[i] => Ok(Arc::clone(&arenas[i])),
             _ => arena(sizes[i]).map(Arc::new),
         };
-        Ok(Self([fit(0)?, fit(1)?]))
+        Ok(Self([fit(0)?, fit(1)?, fit(2)?]))
     }
 
     /// The larger of both, by all their bytes.
@@ -128,7 +130,8 @@ impl Room {
         let Some(places) = &mut self.places else { return Ok((piece, std::ptr::dangling_mut::<u8>())) };
         let arena = match share {
             Share::Numbers => &places.arenas.0[0],
-            Share::Copies => &places.arenas.0[1],
+            Share::Tiles => &places.arenas.0[1],
+            Share::Codes => &places.arenas.0[2],
             Share::Nobody => {
                 let own = step_memory(bytes)?;
                 let at = own.as_ptr();
@@ -173,7 +176,7 @@ impl Room {
     /// A place for each piece, and the bytes that it takes: the largest first, each as low as it fits.
     fn places(&self) -> (Vec<usize>, Sizes) {
         let (mut at, mut sizes) = (vec![0; self.asked.len()], Sizes::default());
-        for (share, size) in [Share::Numbers, Share::Copies].into_iter().zip(&mut sizes) {
+        for (share, size) in [Share::Numbers, Share::Tiles, Share::Codes].into_iter().zip(&mut sizes) {
             let mut rest: Vec<usize> = (0..self.asked.len()).filter(|i| self.asked[*i].share == share).collect();
             rest.sort_by_key(|i| std::cmp::Reverse(self.asked[*i].bytes));
             let mut placed: Vec<usize> = Vec::new();
@@ -224,7 +227,8 @@ mod tests {
             wanted(&mut room, share, 9000, &[3..=5]),
             wanted(&mut room, share, 4096, &[2..=3]),
             wanted(&mut room, share, 100, &[]),
-            wanted(&mut room, Share::Copies, 700, &[0..=9]),
+            wanted(&mut room, Share::Tiles, 700, &[0..=9]),
+            wanted(&mut room, Share::Codes, 800, &[3..=9]),
         ];
         let (at, sizes) = room.places();
         for a in all {
@@ -236,7 +240,7 @@ mod tests {
         }
         assert_eq!((at[1], at[2]), (0, 0), "never wanted at once");
         assert!(at.iter().all(|at| at % ALIGN == 0));
-        assert_eq!(sizes, [at[0].max(at[3]) + if at[0] > at[3] { 5000 } else { 4096 }, 700]);
+        assert_eq!(sizes, [at[0].max(at[3]) + if at[0] > at[3] { 5000 } else { 4096 }, 700, 800]);
     }
 
     #[test]
@@ -264,7 +268,7 @@ mod tests {
         let room = |bytes| {
             let mut room = Room::default();
             wanted(&mut room, Share::Numbers, bytes, &[0..=0]);
-            wanted(&mut room, Share::Copies, 64, &[0..=0]);
+            wanted(&mut room, Share::Tiles, 64, &[0..=0]);
             room
         };
         let arenas = |room: Room| room.into_memory().unwrap().0;

@@ -42,8 +42,7 @@ impl Build<'_> {
         let end = Units { out: self.in_tiles(out, kernel.side)?, width: self.buffer(out).width };
         let task = Task::GatedTiles(kernel.gated, GatedTiles { x: tiled, gate, up, end }, self.space(out));
         self.push(i, task, &[Resource::Tiled(*x, kernel.side)], &[Resource::Tiled(out, kernel.side)]);
-        self.forget_copies(out);
-        self.left_in_tiles(out, kernel.side);
+        self.only_in_tiles(out, kernel.side);
         Ok(())
     }
 
@@ -58,17 +57,16 @@ impl Build<'_> {
         let call = IntoTiles { x: self.buffer(x), norm: Some(norm), out: self.in_tiles(out, kernel.side)? };
         let task = Task::IntoTiles(kernel.into_tiles, call, self.space(out));
         self.push(i, task, &[Resource::Buffer(x)], &[Resource::Tiled(out, kernel.side)]);
-        self.forget_copies(out);
-        self.left_in_tiles(out, kernel.side);
+        self.only_in_tiles(out, kernel.side);
         Ok(())
     }
 
-    fn weights(&mut self, id: WeightId, kernel: InTiles) -> Result<Weights, Fault> {
+    pub(super) fn weights(&mut self, id: WeightId, kernel: InTiles) -> Result<Weights, Fault> {
         Ok(if kernel.panels { Weights::Panels(self.panels(id)?) } else { Weights::File(self.matrix(id)?) })
     }
 
     /// The copy of a buffer in tiles for a side, made by a stage unless it is there already.
-    fn tiled(&mut self, i: usize, x: BufId, kernel: InTiles) -> Result<Tiled, OpError> {
+    pub(super) fn tiled(&mut self, i: usize, x: BufId, kernel: InTiles) -> Result<Tiled, OpError> {
         let (out, side) = (self.in_tiles(x, kernel.side)?, kernel.side);
         if !self.copy(x, side).is_some_and(|(_, fresh)| fresh) {
             let call = IntoTiles { x: self.buffer(x), norm: None, out };
@@ -80,12 +78,12 @@ impl Build<'_> {
     }
 
     /// Room for a buffer in tiles for a side.
-    fn in_tiles(&mut self, x: BufId, side: Side) -> Result<Tiled, OpError> {
+    pub(super) fn in_tiles(&mut self, x: BufId, side: Side) -> Result<Tiled, OpError> {
         if let Some((there, _)) = self.copy(x, side) {
             return Ok(there);
         }
         let (rows, width) = (self.most(self.space(x)), self.buffer(x).width);
-        let first = self.piece(Resource::Tiled(x, side), Share::Copies, Tiled::bytes(rows, width))?;
+        let first = self.piece(Resource::Tiled(x, side), Share::Tiles, Tiled::bytes(rows, width))?;
         let tiled = Tiled::at(first, width, side);
         self.tiled[x.0 as usize].push((tiled, false));
         Ok(tiled)
@@ -94,6 +92,12 @@ impl Build<'_> {
     /// The copy of a buffer for a side, and whether it is that of the buffer's present content.
     pub(super) fn copy(&self, x: BufId, side: Side) -> Option<(Tiled, bool)> {
         self.tiled[x.0 as usize].iter().copied().find(|(copy, _)| copy.side == side)
+    }
+
+    /// Notes that the present content of a buffer is in its copy for a side, and nowhere else.
+    pub(super) fn only_in_tiles(&mut self, x: BufId, side: Side) {
+        self.forget_copies(x);
+        self.left_in_tiles(x, side);
     }
 
     /// Notes that it is that of the present content.

@@ -9,6 +9,7 @@ use super::{Entry, Registry};
 use crate::coded::{Coded, Visit, visit};
 use crate::kernels::into_tiles::{self, IntoTilesFn};
 use crate::kernels::linear_tiles::gated::{self, GatedTilesFn};
+use crate::kernels::linear_tiles::heads::{self, HeadsTilesFn};
 use crate::kernels::linear_tiles::{self, Bf16Rows, InPanels, LinearTilesFn, Stored};
 use crate::lanes::array::Array;
 use crate::tiled::Side;
@@ -24,6 +25,8 @@ pub struct InTiles {
     pub product: LinearTilesFn,
     /// Two products and the gated unit behind them.
     pub gated: GatedTilesFn,
+    /// Queries, keys and values, made ready for attention.
+    pub heads: HeadsTilesFn,
     /// The side that activations stand on.
     pub side: Side,
     /// Whether weights are read in panels.
@@ -33,8 +36,14 @@ pub struct InTiles {
 impl InTiles {
     fn of<T: Tiles, S: Stored>(panels: bool) -> Self {
         let side = if S::SIDE == Side::Left { Side::Right } else { Side::Left };
-        let (product, gated) = (linear_tiles::kernel::<T, S>(), gated::kernel::<T, S>());
-        Self { into_tiles: into_tiles::kernel::<T>(), product, gated, side, panels }
+        Self {
+            into_tiles: into_tiles::kernel::<T>(),
+            product: linear_tiles::kernel::<T, S>(),
+            gated: gated::kernel::<T, S>(),
+            heads: heads::kernel::<T, S>(),
+            side,
+            panels,
+        }
     }
 }
 

@@ -151,42 +151,6 @@ impl Tiles for Amx {
     }
 
     #[inline(always)]
-    unsafe fn multiply_finely(self, p: &Product, mut between: impl FnMut()) {
-        debug_assert!(p.steps > 0 && p.tiles == (2, 2) && !p.a.passing && !p.b.passing);
-        let (c, down, right) = (p.c.at, p.c.at.wrapping_byte_add(p.c.down), p.c.at.wrapping_byte_add(p.c.right));
-        let both = down.wrapping_byte_add(p.c.right);
-        let (a_row, b_row) = (p.a.row, p.b.row);
-        unsafe {
-            if p.add {
-                tiles!("tileloadd tmm0, [{c} + {row}*1]", c: c, row: p.c.row);
-                tiles!("tileloadd tmm1, [{c} + {row}*1]", c: right, row: p.c.row);
-                tiles!("tileloadd tmm2, [{c} + {row}*1]", c: down, row: p.c.row);
-                tiles!("tileloadd tmm3, [{c} + {row}*1]", c: both, row: p.c.row);
-            } else {
-                tiles!("tilezero tmm0" "tilezero tmm1" "tilezero tmm2" "tilezero tmm3",);
-            }
-            for step in 0..p.steps {
-                let (a0, b0) = (p.a.tile(step), p.b.tile(step));
-                let (a1, b1) = (a0.wrapping_add(p.a.second), b0.wrapping_add(p.b.second));
-                tiles!(
-                    "tileloadd tmm6, [{b} + {t}*1]" "tileloadd tmm4, [{a} + {s}*1]" "tdpbf16ps tmm0, tmm4, tmm6",
-                    a: a0, b: b0, s: a_row, t: b_row);
-                between();
-                tiles!("tileloadd tmm7, [{b} + {t}*1]" "tdpbf16ps tmm1, tmm4, tmm7", b: b1, t: b_row);
-                between();
-                tiles!("tileloadd tmm5, [{a} + {s}*1]" "tdpbf16ps tmm2, tmm5, tmm6", a: a1, s: a_row);
-                between();
-                tiles!("tdpbf16ps tmm3, tmm5, tmm7",);
-                between();
-            }
-            tiles!("tilestored [{c} + {row}*1], tmm0", c: c, row: p.c.row);
-            tiles!("tilestored [{c} + {row}*1], tmm1", c: right, row: p.c.row);
-            tiles!("tilestored [{c} + {row}*1], tmm2", c: down, row: p.c.row);
-            tiles!("tilestored [{c} + {row}*1], tmm3", c: both, row: p.c.row);
-        }
-    }
-
-    #[inline(always)]
     unsafe fn store_pairs(self, to: *mut u8, even: __m512, odd: __m512) {
         unsafe {
             let halves: __m512i = std::mem::transmute(_mm512_cvtne2ps_pbh(odd, even));

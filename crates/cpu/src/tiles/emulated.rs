@@ -73,13 +73,6 @@ impl<L: Lanes> Tiles for Emulated<L> {
     }
 
     #[inline(always)]
-    unsafe fn multiply_finely(self, p: &Product, mut between: impl FnMut()) {
-        debug_assert_eq!(p.tiles, (2, 2));
-        // SAFETY: the caller's promise.
-        unsafe { self.multiply(p, || (0..4).for_each(|_| between())) };
-    }
-
-    #[inline(always)]
     unsafe fn store_pairs(self, to: *mut u8, even: L::V, odd: L::V) {
         let (mut numbers, to) = ([[0.0; LANES]; 2], to.cast::<u16>());
         // SAFETY: room for two vectors; the caller's promise.

@@ -79,31 +79,25 @@ impl Scene {
     }
 }
 
-/// A product, and whether it is done finely.
-struct Multiply(Product, bool);
+struct Multiply(Product);
 
 impl TileKernel for Multiply {
     #[inline(always)]
     fn run<T: Tiles>(self, t: T) {
         let mut called = 0;
         // SAFETY: the tiles of a scene.
-        unsafe {
-            if self.1 { t.multiply_finely(&self.0, || called += 1) } else { t.multiply(&self.0, || called += 1) }
-        };
-        assert_eq!(called, if self.1 { 4 * self.0.steps } else { self.0.steps });
+        unsafe { t.multiply(&self.0, || called += 1) };
+        assert_eq!(called, self.0.steps);
     }
 }
 
-fn multiplies_as_the_manual_says<T: Tiles>(t: T, (r, s): (usize, usize), finely: bool) {
+fn multiplies_as_the_manual_says<T: Tiles>(t: T, (r, s): (usize, usize)) {
     for seed in 0..16 {
         let (steps, add) = (1 + seed as usize % 3, seed % 5 < 3);
         let mut scene = Scene::new(steps, add, seed);
-        if finely {
-            scene.passing = (false, false);
-        }
         let want = scene.want((r, s));
         let product = scene.product((r, s));
-        t.compiled(Multiply(product, finely));
+        t.compiled(Multiply(product));
         for (i, (got, want)) in scene.c.iter().zip(&want).enumerate() {
             let same = got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan();
             assert!(same, "{r} by {s}, seed {seed}: number {i} is {got:e}, not {want:e}");
@@ -148,11 +142,10 @@ fn rounds_to_nearest_even<T: Tiles>(t: T) {
 }
 
 fn is_right<T: Tiles>(t: T) {
-    multiplies_as_the_manual_says(t, (1, 1), false);
-    multiplies_as_the_manual_says(t, (1, 2), false);
-    multiplies_as_the_manual_says(t, (2, 1), false);
-    multiplies_as_the_manual_says(t, (2, 2), false);
-    multiplies_as_the_manual_says(t, (2, 2), true);
+    multiplies_as_the_manual_says(t, (1, 1));
+    multiplies_as_the_manual_says(t, (1, 2));
+    multiplies_as_the_manual_says(t, (2, 1));
+    multiplies_as_the_manual_says(t, (2, 2));
     rounds_to_nearest_even(t);
 }
 

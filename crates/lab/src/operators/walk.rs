@@ -138,6 +138,11 @@ impl<'a, 'r> Walk<'a, 'r> {
                 self.exactly.attention(&self.plan.calls[call], e, &rows, &self.step.after)
             }
             Op::SwiGlu { gate, up, .. } => self.gated(call, *gate, *up),
+            Op::HeadNorm { x, weight, eps, .. } if self.is_open(call, *x)? => {
+                let weight = self.exactly.vector(self.plan, *weight)?;
+                Ok(self.held(call, *x)?.iter().map(|x| exact::head_norm(x, &weight, *eps)).collect())
+            }
+            Op::Rope { x, .. } if self.is_open(call, *x)? => self.rotated(call, *x),
             Op::KvAppend { .. } | Op::Sample { .. } => {
                 Err(LabError::Judge(format!("{} writes no rows that could be compared", self.name(call))))
             }
@@ -196,6 +201,21 @@ impl<'a, 'r> Walk<'a, 'r> {
             (Order::Free, Op::RmsNorm { .. }) => Ok(rows.iter().map(|row| Bounds::around(row)).collect()),
             _ => Err(LabError::Judge(format!("{} has an order of its own and no limit", self.name(call)))),
         }
+    }
+
+    /// Whether a launch keeps some of the numbers of a buffer to itself.
+    fn is_open(&self, call: usize, id: BufId) -> Result<bool, LabError> {
+        Ok(self.held(call, id)?.iter().any(|row| row.numbers().is_none()))
+    }
+
+    fn rotated(&self, call: usize, x: BufId) -> Result<Vec<Bounds>, LabError> {
+        let (table, rows) = (&self.plan.rope, &self.step.batch.rows);
+        let (mut cos, mut sin) = (vec![0.0; table.inv_freq.len()], vec![0.0; table.inv_freq.len()]);
+        let each = |(t, x): (&usize, &Bounds)| {
+            angles(table, rows[*t].position, &mut cos, &mut sin);
+            exact::rotated(x, table.style, &cos, &sin)
+        };
+        Ok(self.step.rows.iter().zip(self.held(call, x)?).map(each).collect())
     }
 
     fn gated(&self, call: usize, gate: BufId, up: BufId) -> Result<Vec<Bounds>, LabError> {

@@ -25,12 +25,14 @@ mod score;
 use std::marker::PhantomData;
 use std::ops::Range;
 
+use half::bf16;
 use tare_ops::reference::linear::round_bf16;
 
 use super::pages::{Element, Half, Pages};
 use super::{Attention, AttentionFn, Cache, soften, units};
 use crate::lanes::{Kernel, LANES, Lanes, exp};
 use crate::pool::Region;
+use crate::tiled::Tiled;
 
 /// Rows whose spans are kept at once.
 pub(super) const WAVE: usize = 16;
@@ -188,7 +190,10 @@ impl<T: Element> Kernel for Unit<'_, T> {
         // SAFETY: a unit of the step, which nobody else does; the scratch has room for it.
         unsafe {
             for (i, head) in heads.clone().enumerate() {
-                deal::<T>(call.q.row(self.t).add(head * size), q(i), size);
+                match call.tiled.q {
+                    Some(tiled) => deal_tiles::<T>(&tiled, (self.t, head * size), q(i), size),
+                    None => deal::<T>(call.q.row(self.t).add(head * size), q(i), size),
+                }
                 if *rounded {
                     round(q(i), size);
                 }
@@ -262,7 +267,7 @@ impl<T: Element> Kernel for Join<'_, T> {
     }
 }
 
-/// Joins the spans of row `t`, which is `slot` of its wave, for `head`. room [E rounded up to 16]
+/// Joins the spans of row `t`, which is `slot` of its wave, for `head`. room [2, E rounded up to 16]
 ///
 /// # Safety
 /// The spans are there, and nobody else uses the room or writes this output.
@@ -291,7 +296,14 @@ unsafe fn join<L: Lanes, T: Element>(l: L, wave: &Wave<'_, T>, (slot, t, head): 
             }
             l.store(room.add(e), l.div(acc, l.splat(sum)));
         }
-        gather::<T>(room, wave.call.out.row(t).add(head * size), size);
+        let Some(tiled) = wave.call.tiled.out else {
+            return gather::<T>(room, wave.call.out.row(t).add(head * size), size);
+        };
+        let row = room.add(padded);
+        gather::<T>(room, row, size);
+        for e in 0..size {
+            *tiled.element(t, head * size + e) = in_a_tile(*row.add(e));
+        }
     }
 }
 
@@ -317,6 +329,27 @@ unsafe fn deal<T: Element>(from: *const f32, to: *mut f32, size: usize) {
             *to.add(e) = 0.0;
         }
     }
+}
+
+/// The same out of tiles, of the elements of row `t` from column `at` on. to [size rounded up to 16]
+///
+/// # Safety
+/// They lie there, and size is a multiple of 32.
+#[inline(always)]
+unsafe fn deal_tiles<T: Element>(from: &Tiled, (t, at): (usize, usize), to: *mut f32, size: usize) {
+    for e in (0..size).step_by(DEALT) {
+        for i in 0..DEALT {
+            // SAFETY: the caller's promise.
+            unsafe { *to.add(e + T::deal(i)) = bf16::from_bits(*from.element(t, at + e + i)).to_f32() };
+        }
+    }
+}
+
+/// A number as it is rounded when rows are laid out in tiles: those below the least normal one become 0.
+#[inline(always)]
+fn in_a_tile(x: f32) -> u16 {
+    let x = if x.abs() < f32::MIN_POSITIVE { 0f32.copysign(x) } else { x };
+    bf16::from_f32(x).to_bits()
 }
 
 /// Rounds to BF16. q [size]

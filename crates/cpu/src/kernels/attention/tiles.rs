@@ -2,7 +2,7 @@
 //!
 //! math: for every 32 keys `p_j = 2^(s_j log2(e) - m)`, `l = l + sum p_j`, `o = o + sum p_j v_j`; at the end `out = o / l`.
 //!   m is a whole number: that of the first 32 keys, raised (and l and o scaled, exactly) where l would become large
-//! shapes: q, out [T, H * E]; keys and values of a kv head [page_tokens, E] in each page
+//! shapes: q, out [T, H * E], or the same in tiles; keys and values of a kv head [page_tokens, E] in each page
 //! layout: see `tare_cpu::kv`; a tile of attention has up to 1,024 queries (rows x heads of a run), in bands of 32: q as rows of
 //!   A, scores and weights [32, keys], the weights as rows of A again, o [32, E]; keys^T and values of up to 512 tokens as
 //!   tiles of B
@@ -14,7 +14,7 @@
 //!   token, a power of two each
 //! tolerance: that of `tare_ops::exact::attention` for products of BF16; the bits of a row follow from its context alone,
 //!   wherever a tile takes it
-//! wins: prompts: a band's weights are made while the products for the next 32 keys run
+//! wins: prompts: a band's weights are made while products run: those of its scores, and those of the band before with its values
 //! loses: rows of many sequences, which are taken by [`spans`]; heads that are no multiple of 32 numbers are padded
 //! fallback: [`columns`](super::columns)
 //! evidence: 20261201T032318Z-aa7100db0753ba4d
@@ -78,7 +78,8 @@ impl TileKernel for Share<'_> {
     }
 }
 
-/// One tile: for every span of keys, band by band. While the scores of 32 keys are made, those before them become weights.
+/// One tile: for every span of keys, band by band. While the scores of a band are made, and then while the values of the band before
+/// are gathered, its scores become weights.
 ///
 /// # Safety
 /// It is a tile of the step, which nobody else does; nobody else uses the room.
@@ -92,28 +93,30 @@ unsafe fn attend<T: Tiles>(t: T, all: &Queries, scale: f32, room: *mut f32) {
     unsafe {
         for span in (0..end).step_by(SPAN) {
             turned.take(t, &pages, span..end.min(span + SPAN));
-            let mut before: Option<Softening> = None;
+            let mut before: Option<usize> = None;
             for b in 0..n {
                 if span == 0 {
                     bands.begin(t, all, b);
                 }
-                let all_keys = bands.end(l, b);
-                let end = all_keys.min(span + SPAN);
+                let end = bands.end(l, b).min(span + SPAN);
+                if end <= span {
+                    continue;
+                }
+                let mut softening = Softening::new(bands, b, span);
                 for first in (span..end).step_by(STEP) {
                     if span == 0 {
                         bands.ask(l, all, b + 1, first / STEP);
                     }
-                    let mut next = bands.score(t, b, &turned, first, before.as_mut());
-                    if let Some(done) = before {
-                        bands.settle(t, all, &turned, &done);
-                    }
-                    (next.is_last, next.is_whole) = (first + STEP >= end, first + STEP >= all_keys);
-                    before = Some(next);
+                    softening.score(t, &turned, first);
                 }
+                if let Some(before) = before {
+                    bands.gather(t, all, &turned, (before, span), Some(&mut softening));
+                }
+                softening.finish(t);
+                before = Some(b);
             }
-            if let Some(mut last) = before {
-                last.finish(t);
-                bands.settle(t, all, &turned, &last);
+            if let Some(before) = before {
+                bands.gather(t, all, &turned, (before, span), None);
             }
         }
     }

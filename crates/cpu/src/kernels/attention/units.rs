@@ -53,6 +53,20 @@ impl<'a> Queries<'a> {
         self.call.q.row(t).wrapping_add(head * self.call.head_size)
     }
 
+    /// Numbers `e .. e + 32` of query `i`, where queries lie in tiles.
+    #[inline(always)]
+    pub(super) fn query_in_tiles(&self, i: usize, e: usize) -> Option<*const u8> {
+        let (t, head) = self.place(i);
+        self.call.tiled.q.map(|q| q.element(t, head * self.call.head_size + e).cast_const().cast())
+    }
+
+    /// Where numbers `e .. e + 32` of its result go, where results lie in tiles.
+    #[inline(always)]
+    pub(super) fn out_in_tiles(&self, i: usize, e: usize) -> Option<*mut u8> {
+        let (t, head) = self.place(i);
+        self.call.tiled.out.map(|out| out.element(t, head * self.call.head_size + e).cast())
+    }
+
     /// Where its result goes: [E]
     #[inline(always)]
     pub(super) fn out(&self, i: usize) -> *mut f32 {
@@ -242,6 +256,7 @@ impl Iterator for Units<'_> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::InTiles;
     use super::*;
     use crate::dispatch::in_tiles;
     use crate::memory::Memory;
@@ -251,7 +266,16 @@ mod tests {
     fn call(kv_of_head: &[u16]) -> Attention {
         let nothing = Rows::new(&Memory::zeroed(0).unwrap(), 0);
         let runs = Attention::runs_of(kv_of_head);
-        Attention { layer: 0, q: nothing, out: nothing, head_size: 64, scale: 1.0, runs, method: Method::Columns }
+        Attention {
+            layer: 0,
+            q: nothing,
+            out: nothing,
+            head_size: 64,
+            scale: 1.0,
+            runs,
+            method: Method::Columns,
+            tiled: InTiles::default(),
+        }
     }
 
     fn rows(tables: &[u32]) -> Vec<Row> {

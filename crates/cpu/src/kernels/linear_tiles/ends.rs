@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::SUMS;
 use super::grid::SQUARE;
 use crate::epilogue::Epilogue;
 use crate::lanes::{LANES, Lanes};
@@ -30,12 +31,25 @@ impl Done {
     pub fn row(&self, (down, right): (usize, usize), i: usize) -> *const f32 {
         self.sums.wrapping_byte_add((2 * down + right) * TILE_BYTES).wrapping_add(i * LANES)
     }
+
+    /// The square of the same rows of x that many squares of weight rows before: its sums are kept until those of as many
+    /// squares as are multiplied together are whole.
+    #[inline(always)]
+    pub fn before(&self, squares: usize) -> Self {
+        let (sums, n) = (self.sums.wrapping_byte_sub(squares * SUMS), self.n - squares * SQUARE);
+        Self { sums, n, ..self.clone() }
+    }
 }
 
 /// Where products end.
 pub trait End {
     /// Weight rows there are, counted as [`Source`](super::Source) counts them.
     fn weight_rows(&self) -> usize;
+
+    /// Squares of weight rows that end together: the last one is stored, with the sums of those before it.
+    fn squares(&self) -> usize {
+        1
+    }
 
     /// Stores piece `piece` of [`PIECES`].
     ///

@@ -14,6 +14,8 @@ const UNPACK: usize = 2;
 pub struct Grid {
     across: usize,
     down: usize,
+    /// Squares across that are never parted.
+    run: usize,
     parts: (usize, usize),
 }
 
@@ -21,12 +23,18 @@ impl Grid {
     /// The cut for n weight rows and `rows` rows of x whose largest part takes the least time. Narrow matrices are cut along
     /// rows of x as well, and each part then unpacks its weights again.
     pub fn of(n: usize, rows: usize, workers: usize) -> Self {
-        let (across, down) = (n.div_ceil(SQUARE), rows.div_ceil(SQUARE));
+        Self::in_runs(n, rows, workers, SQUARE)
+    }
+
+    /// The same of runs of `run` weight rows that are never parted, a multiple of 32.
+    pub fn in_runs(n: usize, rows: usize, workers: usize, run: usize) -> Self {
+        let (across, down, run) = (n.div_ceil(SQUARE), rows.div_ceil(SQUARE), run / SQUARE);
         let cut = |wide: usize| (wide, workers / wide);
-        let time = |&(wide, high): &(usize, usize)| across.div_ceil(wide) * (UNPACK + down.div_ceil(high));
+        let widest = |wide: usize| across.div_ceil(run).div_ceil(wide) * run;
+        let time = |&(wide, high): &(usize, usize)| widest(wide) * (UNPACK + down.div_ceil(high));
         // Of equal ones the widest, which unpacks least.
         let parts = (1..=workers.max(1)).rev().map(cut).min_by_key(time).unwrap_or((1, 1));
-        Self { across, down, parts }
+        Self { across, down, run, parts }
     }
 
     /// The squares of worker `worker`: across and down.
@@ -35,7 +43,7 @@ impl Grid {
         if worker >= wide * high {
             return (0..0, 0..0);
         }
-        (share_of(self.across, 1, worker / high, wide), share_of(self.down, 1, worker % high, high))
+        (share_of(self.across, self.run, worker / high, wide), share_of(self.down, 1, worker % high, high))
     }
 
     /// How many squares there are.
@@ -67,6 +75,18 @@ mod tests {
                 }
             }
             assert!(times.iter().all(|n| *n == 1), "{n} by {rows} among {workers}");
+        }
+    }
+
+    #[test]
+    fn runs_are_never_parted() {
+        for (n, rows, workers, run) in [(4096, 512, 2, 128), (640, 45, 3, 64), (1024, 45, 16, 256), (384, 9, 5, 96)] {
+            let grid = Grid::in_runs(n, rows, workers, run);
+            let shares = (0..workers).map(|worker| grid.share(worker).0);
+            let runs =
+                |r: &Range<usize>| (r.start * SQUARE).is_multiple_of(run) && (r.end * SQUARE).is_multiple_of(run);
+            assert!(shares.clone().all(|r| runs(&r)), "{n} by {rows} among {workers} in runs of {run}");
+            assert_eq!((0..workers).map(|worker| grid.squares_of(worker)).sum::<usize>(), grid.squares());
         }
     }
 

@@ -13,6 +13,8 @@ const LIMIT: f32 = 4096.0;
 const RAISE: f32 = 12.0;
 /// What is added to scores at the most, where all are minus infinity: not infinite, so that they have a distance from it.
 const FAR: f32 = 1e30;
+/// F32 of the scores of a band and a span.
+const SCORES: usize = SPAN / STEP * 4 * TILE;
 /// Turns in which a band's queries are asked for, while the one before is at work.
 const TURNS: usize = 8;
 /// Tokens of a step.
@@ -39,9 +41,9 @@ pub(super) struct Bands {
     sign: f32,
     /// Bands behind each other; see [`Band`].
     first: *mut f32,
-    /// Scores that are made, and those that become weights: [2, 32, 32], two by two tiles of C each.
+    /// Of a band and the keys of a span: [SPAN / 32, 32, 32], two by two tiles of C each.
     scores: *mut f32,
-    /// [2, SPAN / 32] tiles of A.
+    /// Of two bands: see [`Bands::weights`].
     weights: *mut u8,
 }
 
@@ -69,7 +71,7 @@ const fn row(r: usize) -> usize {
 impl Bands {
     /// F32 of the room that they need.
     pub(super) const fn room(padded: usize) -> usize {
-        QUERIES[0].div_ceil(BAND) * Self::band_room(padded) + 2 * 4 * TILE + BAND * SPAN / 2
+        QUERIES[0].div_ceil(BAND) * Self::band_room(padded) + SCORES + BAND * SPAN
     }
 
     /// The same of one.
@@ -84,7 +86,7 @@ impl Bands {
         let scores = room.wrapping_add(QUERIES[0].div_ceil(BAND) * Self::band_room(padded));
         // Above 0, so that what is masked stays minus infinity.
         let factor = (scale.abs() * std::f32::consts::LOG2_E).max(f32::MIN_POSITIVE);
-        let weights = scores.wrapping_add(2 * 4 * TILE).cast();
+        let weights = scores.wrapping_add(SCORES).cast();
         Self { size, padded, factor, sign: 1f32.copysign(scale), first: room, scores, weights }
     }
 
@@ -115,7 +117,11 @@ impl Bands {
                 l.store(band.sums.add(r * LANES), l.splat(0.0));
                 for s in 0..steps {
                     let mut halves = [l.splat(0.0); 2];
-                    if i < all.len() {
+                    if let Some(q) = all.query_in_tiles(i.min(all.len() - 1), s * STEP) {
+                        if i < all.len() {
+                            halves = [l.mul(l.bf16s(q), sign), l.mul(l.bf16s(q.add(ROW_BYTES / 2)), sign)];
+                        }
+                    } else if i < all.len() {
                         for (half, e) in halves.iter_mut().zip([s * STEP, s * STEP + LANES]) {
                             let q = up_to_16(l, all.query(i).wrapping_add(e), self.size.saturating_sub(e));
                             *half = l.mul(q, sign);
@@ -134,6 +140,12 @@ impl Bands {
         if turn < TURNS {
             let from = b * BAND + turn * (BAND / TURNS);
             for i in from..all.len().min(from + BAND / TURNS) {
+                if all.query_in_tiles(i, 0).is_some() {
+                    for e in (0..self.size).step_by(STEP) {
+                        all.query_in_tiles(i, e).into_iter().for_each(|q| l.prefetch(q));
+                    }
+                    continue;
+                }
                 let q = all.query(i);
                 (0..self.size).step_by(LANES).for_each(|e| l.prefetch(q.wrapping_add(e).cast()));
             }
@@ -151,80 +163,50 @@ impl Bands {
         unsafe { l.max_lane(l.max(l.load(contexts), l.load(contexts.add(LANES)))) as usize }
     }
 
-    /// Scores of band `b` and the 32 keys from token `first` on, while those `before` become weights.
+    /// Gathers the values of the span from token `span` on for band `b`, by its weights, and gives every query its result where these
+    /// keys were the last. What is `softening` goes on meanwhile.
     ///
     /// # Safety
-    /// The band has begun, the keys are turned, and the room is used by nobody else.
+    /// Values are turned and weights are there; the results may be written.
     #[inline(always)]
-    pub(super) unsafe fn score<T: Tiles>(
+    pub(super) unsafe fn gather<T: Tiles>(
         &self,
         t: T,
-        b: usize,
+        all: &Queries,
         turned: &Turned,
-        first: usize,
-        before: Option<&mut Softening>,
-    ) -> Softening {
-        let (band, steps) = (self.band(b), self.padded / STEP);
-        let half = before.as_ref().map_or(0, |before| 1 - before.half);
-        let scores = self.scores.wrapping_add(half * 4 * TILE);
-        let product = Product {
-            a: Operand::packed(band.q, steps * TILE_BYTES),
-            b: turned.keys(first % SPAN),
-            c: Sums::packed(scores),
-            tiles: (2, 2),
-            steps,
-            add: false,
-        };
+        (b, span): (usize, usize),
+        mut softening: Option<&mut Softening>,
+    ) {
         // SAFETY: the caller's promise.
         unsafe {
-            match before {
-                Some(before) => {
-                    let rows = BAND.div_ceil(4 * steps);
-                    t.multiply_finely(&product, || before.go_on(t, rows));
-                    before.finish(t);
+            let (band, end) = (self.band(b), self.end(t.lanes(), b));
+            let steps = (end.min(span + SPAN) - span).div_ceil(STEP);
+            let turns = steps * self.padded / STEP;
+            let rows = softening.as_ref().map_or(0, |softening| softening.left().div_ceil(turns));
+            for e in (0..self.padded).step_by(STEP) {
+                let product = Product {
+                    a: Operand::packed(self.weights(b), SPAN / STEP * TILE_BYTES),
+                    b: turned.values(e),
+                    c: Sums::packed(band.out.wrapping_add(e / STEP * 4 * TILE)),
+                    tiles: (2, 2),
+                    steps,
+                    add: span > 0,
+                };
+                match &mut softening {
+                    Some(softening) => t.multiply(&product, || softening.go_on(t, rows)),
+                    None => t.multiply(&product, || ()),
                 }
-                None => t.multiply(&product, || ()),
             }
-        }
-        Softening { bands: *self, b, half, first, done: 0, is_last: false, is_whole: false }
-    }
-
-    /// What follows when the scores of `done` have become weights.
-    ///
-    /// # Safety
-    /// They have, the values are turned, and the results may be written.
-    #[inline(always)]
-    pub(super) unsafe fn settle<T: Tiles>(&self, t: T, all: &Queries, turned: &Turned, done: &Softening) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            if done.is_last {
-                self.mix(t, turned, done);
-            }
-            if done.is_whole {
-                self.give(t.lanes(), all, done.b);
+            if end <= span + SPAN {
+                self.give(t, all, b);
             }
         }
     }
 
-    /// Gathers the values of the span up to the last key of `done` by their weights.
-    ///
-    /// # Safety
-    /// Both are there.
+    /// Weights of band `b`: [2, SPAN / 32] tiles of A.
     #[inline(always)]
-    unsafe fn mix<T: Tiles>(&self, t: T, turned: &Turned, done: &Softening) {
-        let (band, at) = (self.band(done.b), done.first % SPAN);
-        for e in (0..self.padded).step_by(STEP) {
-            let product = Product {
-                a: Operand::packed(self.weights, SPAN / STEP * TILE_BYTES),
-                b: turned.values(e),
-                c: Sums::packed(band.out.wrapping_add(e / STEP * 4 * TILE)),
-                tiles: (2, 2),
-                steps: at / STEP + 1,
-                add: done.first >= SPAN,
-            };
-            // SAFETY: the caller's promise.
-            unsafe { t.multiply(&product, || ()) };
-        }
+    fn weights(&self, b: usize) -> *mut u8 {
+        self.weights.wrapping_add(b % 2 * BAND * SPAN * size_of::<u16>())
     }
 
     /// Gives every query of band `b` what it has gathered, divided by the sum of the weights.
@@ -232,8 +214,8 @@ impl Bands {
     /// # Safety
     /// All keys are done, and the results may be written.
     #[inline(always)]
-    unsafe fn give<L: Lanes>(&self, l: L, all: &Queries, b: usize) {
-        let band = self.band(b);
+    unsafe fn give<T: Tiles>(&self, t: T, all: &Queries, b: usize) {
+        let (l, band) = (t.lanes(), self.band(b));
         for r in 0..BAND.min(all.len() - b * BAND) {
             // SAFETY: the caller's promise.
             unsafe {
@@ -242,6 +224,10 @@ impl Bands {
                     let from = band.out.add(e / STEP * 4 * TILE + row(r));
                     let (even, odd) = (l.mul(l.load(from), share), l.mul(l.load(from.add(TILE)), share));
                     let (low, high) = l.in_turn(even, odd);
+                    if let Some(to) = all.out_in_tiles(b * BAND + r, e) {
+                        t.store_row(to, low, high);
+                        continue;
+                    }
                     let (to, n) = (all.out(b * BAND + r).add(e), self.size - e);
                     if n < LANES {
                         l.store_part(to, n, low);
@@ -259,30 +245,61 @@ impl Bands {
     }
 }
 
-/// Scores of a band and 32 keys on their way to weights.
+/// Scores of a band and the keys of a span on their way to weights.
 #[derive(Clone, Copy)]
 pub(super) struct Softening {
     bands: Bands,
     b: usize,
-    /// Which half of the scores.
-    half: usize,
-    /// The first key's place in the context.
-    first: usize,
+    /// The first token of the span.
+    span: usize,
+    /// Rows of 32 scores that are there: 32 for each 32 keys.
+    scored: usize,
     /// Rows that are done.
     done: usize,
-    /// Whether its keys are the last ones of the span that the band sees, and the last ones of all.
-    pub(super) is_last: bool,
-    pub(super) is_whole: bool,
 }
 
 impl Softening {
-    /// Does the next `n` rows, or those that are left.
+    /// No scores yet.
+    #[inline(always)]
+    pub(super) fn new(bands: Bands, b: usize, span: usize) -> Self {
+        Self { bands, b, span, scored: 0, done: 0 }
+    }
+
+    /// Makes the scores of the 32 keys from token `first` on, which follow those before.
     ///
     /// # Safety
-    /// The scores are there, and nobody else uses the room.
+    /// The band has begun, the keys are turned, and the room is used by nobody else.
+    #[inline(always)]
+    pub(super) unsafe fn score<T: Tiles>(&mut self, t: T, turned: &Turned, first: usize) {
+        let (band, steps) = (self.bands.band(self.b), self.bands.padded / STEP);
+        let product = Product {
+            a: Operand::packed(band.q, steps * TILE_BYTES),
+            b: turned.keys(first % SPAN),
+            c: Sums::packed(self.bands.scores.wrapping_add(first % SPAN / STEP * 4 * TILE)),
+            tiles: (2, 2),
+            steps,
+            add: false,
+        };
+        // Half of the rows; the others while values are gathered.
+        let rows = BAND / 2;
+        // SAFETY: the caller's promise.
+        unsafe { t.multiply(&product, || self.go_on(t, rows.div_ceil(steps))) };
+        self.scored += BAND;
+    }
+
+    /// Rows that are left.
+    #[inline(always)]
+    const fn left(&self) -> usize {
+        self.scored - self.done
+    }
+
+    /// Does the next `n` rows, or those that are there.
+    ///
+    /// # Safety
+    /// Nobody else uses the room.
     #[inline(always)]
     unsafe fn go_on<T: Tiles>(&mut self, t: T, n: usize) {
-        let to = BAND.min(self.done + n);
+        let to = self.scored.min(self.done + n);
         if self.done < to {
             t.aside(Rows { of: self, to });
             self.done = to;
@@ -296,14 +313,20 @@ impl Softening {
     #[inline(always)]
     pub(super) unsafe fn finish<T: Tiles>(&mut self, t: T) {
         // SAFETY: the caller's promise.
-        unsafe { self.go_on(t, BAND) };
+        unsafe { self.go_on(t, self.scored) };
+    }
+
+    /// Where row `r` of the 32 scores of the keys from token `first` on lies.
+    #[inline(always)]
+    fn scores(&self, r: usize, first: usize) -> *mut f32 {
+        self.bands.scores.wrapping_add(first % SPAN / STEP * 4 * TILE + row(r))
     }
 
     /// Where the weights of row `r` for the 32 keys from token `first` on go.
     #[inline(always)]
     fn weights(&self, r: usize, first: usize) -> *mut u8 {
         let tile = r / ROWS * (SPAN / STEP) + first % SPAN / STEP;
-        self.bands.weights.wrapping_add(tile * TILE_BYTES + r % ROWS * ROW_BYTES)
+        self.bands.weights(self.b).wrapping_add(tile * TILE_BYTES + r % ROWS * ROW_BYTES)
     }
 }
 
@@ -324,21 +347,22 @@ impl TileKernel for Rows<'_> {
     fn run<T: Tiles>(self, t: T) {
         let (l, of) = (t.lanes(), self.of);
         let (bands, band) = (&of.bands, of.bands.band(of.b));
-        let (first, end) = (of.first as f32, (of.first + STEP) as f32);
         let factor = l.splat(bands.factor);
-        for r in of.done..self.to {
+        for i in of.done..self.to {
+            let (r, token) = (i % BAND, of.span + i / BAND * STEP);
+            let (first, end) = (token as f32, (token + STEP) as f32);
             // SAFETY: the caller's promise.
             unsafe {
-                let scores = bands.scores.add(of.half * 4 * TILE + row(r));
+                let scores = of.scores(r, token);
                 let mut s = [l.load(scores), l.load(scores.add(TILE))];
                 let context = *band.contexts.add(r);
                 if context < end {
                     for (s, places) in s.iter_mut().zip([0, LANES]) {
-                        let token = l.add(l.load(PLACES.as_ptr().add(places)), l.splat(first));
-                        *s = l.if_less(token, l.splat(context), *s, l.splat(f32::NEG_INFINITY));
+                        let at = l.add(l.load(PLACES.as_ptr().add(places)), l.splat(first));
+                        *s = l.if_less(at, l.splat(context), *s, l.splat(f32::NEG_INFINITY));
                     }
                 }
-                if of.first == 0 {
+                if token == 0 {
                     *band.lifts.add(r) = lift(l.max_lane(l.max(s[0], s[1])) * bands.factor);
                 }
                 let add = l.splat(*band.lifts.add(r));
@@ -348,11 +372,11 @@ impl TileKernel for Rows<'_> {
                 if l.any_less(l.splat(LIMIT), sums) {
                     l.store(scores, s[0]);
                     l.store(scores.add(TILE), s[1]);
-                    t.aside(Raise { of, r });
+                    t.aside(Raise { of, r, token });
                     continue;
                 }
                 l.store(band.sums.add(r * LANES), sums);
-                t.store_row(of.weights(r, of.first), p[0], p[1]);
+                t.store_row(of.weights(r, token), p[0], p[1]);
             }
         }
     }
@@ -363,16 +387,18 @@ impl TileKernel for Rows<'_> {
 struct Raise<'a> {
     of: &'a Softening,
     r: usize,
+    /// The first of its 32 keys.
+    token: usize,
 }
 
 impl TileKernel for Raise<'_> {
     #[inline(always)]
     fn run<T: Tiles>(self, t: T) {
-        let (l, of, r) = (t.lanes(), self.of, self.r);
+        let (l, of, r, token) = (t.lanes(), self.of, self.r, self.token);
         let (bands, band) = (&of.bands, of.bands.band(of.b));
         // SAFETY: the promise of the caller of `Softening::go_on`.
         unsafe {
-            let scores = bands.scores.add(of.half * 4 * TILE + row(r));
+            let scores = of.scores(r, token);
             let s = [l.load(scores), l.load(scores.add(TILE))];
             let before = *band.lifts.add(r);
             let after = lift(l.max_lane(l.max(s[0], s[1])) * bands.factor).min(before - RAISE);
@@ -383,7 +409,7 @@ impl TileKernel for Raise<'_> {
                 l.store(out, l.mul(l.load(out), scale));
                 l.store(out.add(TILE), l.mul(l.load(out.add(TILE)), scale));
             }
-            for first in (of.first / SPAN * SPAN..of.first).step_by(STEP) {
+            for first in (of.span..token).step_by(STEP) {
                 let at = of.weights(r, first);
                 let (low, high) = (l.bf16s(at), l.bf16s(at.add(ROW_BYTES / 2)));
                 t.store_row(at, l.mul(low, scale), l.mul(high, scale));
@@ -392,7 +418,7 @@ impl TileKernel for Raise<'_> {
             let p = [rough_exp2(l, l.fma(s[0], factor, add)), rough_exp2(l, l.fma(s[1], factor, add))];
             let sums = band.sums.add(r * LANES);
             l.store(sums, l.fma(l.load(sums), scale, l.add(p[0], p[1])));
-            t.store_row(of.weights(r, of.first), p[0], p[1]);
+            t.store_row(of.weights(r, token), p[0], p[1]);
         }
     }
 }
