@@ -50,6 +50,7 @@ pub mod state;
 pub mod stats;
 pub mod study;
 mod sums;
+mod turns;
 mod unique;
 pub mod utc;
 pub mod verify;
