@@ -209,3 +209,54 @@ fn a_part_runs_what_is_carried_with_its_last_call_and_a_delay_stands_behind_it()
     let spins: Vec<usize> = ran.iter().filter(|d| d.stage == "planted delay").map(|d| d.call).collect();
     assert_eq!(spins, [4], "once, behind the stage that carries call 3");
 }
+
+/// Two gated units in place, of two widths: in a part that runs alone they write to one memory.
+#[test]
+fn units_that_run_alone_have_room_for_the_widest() {
+    const WIDTHS: [usize; 2] = [40, 1600];
+    for widths in [WIDTHS, [WIDTHS[1], WIDTHS[0]]] {
+        let mut b = backend(2);
+        let all =
+            [weight("first", Format::BF16, VOCAB, widths[0], 1), weight("second", Format::BF16, VOCAB, widths[1], 2)];
+        let weights = packed(&mut b, &all);
+        let gather = |table: usize, out| Op::Embedding { table: weights[table].id, out: BufId(out) };
+        let unit = |gate, up| Op::SwiGlu { gate: BufId(gate), up: BufId(up), out: BufId(gate) };
+        let ops = [
+            gather(0, 0),
+            gather(0, 1),
+            gather(1, 2),
+            gather(1, 3),
+            unit(0, 1),
+            unit(2, 3),
+            Op::SelectRows { x: BufId(2), out: BufId(4) },
+            linear(4, weights[1].id, false, 5),
+            Op::Sample { logits: BufId(5) },
+        ];
+        let buffers = vec![
+            buffer("gate", widths[0], RowSpace::All),
+            buffer("up", widths[0], RowSpace::All),
+            buffer("gate again", widths[1], RowSpace::All),
+            buffer("up again", widths[1], RowSpace::All),
+            buffer("picked", widths[1], RowSpace::Selected),
+            buffer("logits", VOCAB, RowSpace::Selected),
+        ];
+        let plan = planned(&b, buffers, weights.clone(), ops, |_| true);
+        let whole = b.compile(&plan).unwrap();
+        let run = |b: &mut CpuBackend, exe| {
+            let mut out = StepOutput::default();
+            b.run(exe, &batch(ROWS), &mut out).unwrap();
+            out.rows
+        };
+        let want = run(&mut b, whole);
+        let before = b.part(whole, &[0, 1, 2, 3]).unwrap();
+        let buffers = |b: &CpuBackend| b.pages().available().unwrap()["buffers"].bytes;
+        let shared = buffers(&b);
+        let units = b.part_alone(whole, &[4, 5]).unwrap();
+        assert_eq!(buffers(&b) - shared, (ROWS * WIDTHS[1] * size_of::<f32>()) as u64, "{widths:?}");
+        let after = b.part(whole, &[4, 5, 6, 7, 8]).unwrap();
+        run(&mut b, before);
+        run(&mut b, units);
+        run(&mut b, units);
+        assert_eq!(run(&mut b, after), want, "{widths:?}: the gates are as they were");
+    }
+}
