@@ -5,6 +5,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use tare_evidence::identity::lengths_told;
 use tare_evidence::provenance::Provenance;
 use tare_evidence::{Ledger, Record};
 use tare_lab::campaign::live::now;
@@ -124,13 +125,12 @@ pub(crate) fn weigh(
         .with_style(ProgressStyle::with_template("{spinner} {msg:40} {bar:30} {elapsed} of about {duration}")?);
     bar.enable_steady_tick(Duration::from_millis(120));
     let request = requests.first().context("no sequence is to be weighed")?;
-    let several = if requests.len() > 1 { format!("{} sequences of ", requests.len()) } else { String::new() };
+    let [sequences, prompt, output, depth] =
+        [requests.len(), request.prompt.len(), request.output_tokens, request.prefix.len()].map(|n| n as u32);
     let title = format!(
-        "{}, {several}{} in, {} out, depth {}, class {}, plan {}",
+        "{}, {}, class {}, plan {}",
         rig.model.describe()?.label(),
-        request.prompt.len(),
-        request.output_tokens,
-        request.prefix.len(),
+        lengths_told(sequences, prompt, output, depth),
         rig.class.name,
         rig.plan.name
     );

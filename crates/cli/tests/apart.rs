@@ -24,13 +24,22 @@ fn replay_shows_every_group_and_that_they_are_the_step() {
 #[test]
 fn replay_for_people_names_kernels_and_shares() {
     let home = Home::new();
-    let said =
-        home.run(&["replay", "-m", TINY, "-i", "2", "--threads", "2", "--calls", "--delay", "rope=50"]).success();
+    let replay = |delay| ["replay", "-m", TINY, "-i", "2", "--threads", "2", "--calls", "--delay", delay];
+    let said = home.run(&replay("norm+rope+kv-append=50")).success();
     let said = String::from_utf8(said.get_output().stdout.clone()).unwrap();
-    for part in ["planted  rope=50 %", "planted delay", "coverage complete", "weight rows", "gate+up"] {
+    for part in [
+        "planted  norm+rope+kv-append=50 %",
+        "planted delay",
+        "+kv_append.",
+        "coverage complete",
+        "weight rows",
+        "gate+up",
+    ] {
         assert!(said.contains(part), "{part} is not in {said}");
     }
-    assert!(home.refused(&["replay", "-m", TINY, "--delay", "nowhere=5"]).contains("gate+up"));
+    assert!(home.refused(&replay("nowhere=5")).contains("gate+up"));
+    let parted = home.refused(&replay("rope=50"));
+    assert!(parted.contains("norm+rope+kv-append") && parted.contains("found `rope`"), "{parted}");
     assert!(home.refused(&["replay", "-m", TINY, "--warm", "--cold"]).contains("--cold"));
     assert!(home.refused(&["replay", "-m", TINY, "-i", "0"]).contains("at least 1"));
 }

@@ -179,24 +179,4 @@ mod tests {
         drop(again);
         assert_eq!((b[9], times.load(SeqCst)), (9, 2), "nobody had kept them");
     }
-
-    #[test]
-    fn what_is_given_back_lies_inside() {
-        /// Notes what it is asked to give back.
-        struct Noting(Vec<u8>, Mutex<Vec<Range<usize>>>);
-        impl Source for Noting {
-            fn bytes(&self) -> &[u8] {
-                &self.0
-            }
-            fn unload(&self, range: Range<usize>) {
-                self.1.lock().unwrap().push(range);
-            }
-        }
-        let source = Arc::new(Noting(vec![0; 10], Mutex::default()));
-        let part = Blob::new(source.clone()).slice(2..8).unwrap();
-        part.unload(0..3);
-        part.unload(4..100);
-        part.unload(6..9);
-        assert_eq!(*source.1.lock().unwrap(), [2..5, 6..8]);
-    }
 }

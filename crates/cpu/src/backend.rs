@@ -217,7 +217,7 @@ impl CpuBackend {
         let program = self.program(exe)?;
         let stages = program.stages.iter().zip(&self.step.times);
         let ran = stages.filter(|(_, began)| began.load(Relaxed) != NEVER);
-        Ok(ran.map(|(stage, _)| Dispatch::of(stage, &program.kernels[stage.call], &launch)).collect())
+        Ok(ran.map(|(stage, _)| Dispatch::of(program, stage, &launch)).collect())
     }
 
     /// Moves weights that `program`, which is new, or an older one reads onto huge pages, every worker its share, where the

@@ -10,16 +10,18 @@ use crate::kernels::attention::{Attention, Method};
 use crate::kernels::linear;
 use crate::kernels::linear_tiles::grid::Grid;
 use crate::pool::share_of;
-use crate::program::{Stage, Task};
+use crate::program::{Program, Stage, Task};
 
 /// One stage of a step as it ran.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Dispatch {
-    /// Index of its call in the plan.
+    /// Index of its call in the plan: the last one that it carries.
     pub call: usize,
-    /// Key of the call's kernel.
+    /// Index of the first one.
+    pub first_call: usize,
+    /// Key of the call's kernel; of calls that run together all of them, joined by `+`.
     pub kernel: String,
-    /// What the stage did for the call: `kernel`, or what goes before it or was planted behind it.
+    /// What the stage did for its calls: `kernel`, or what goes before it or was planted behind it.
     pub stage: &'static str,
     /// Rows that went through it.
     pub rows: usize,
@@ -100,8 +102,8 @@ pub(crate) fn in_tiles(call: &Attention, rows: &[Row], workers: usize) -> Split 
 }
 
 impl Dispatch {
-    /// What `stage` runs with.
-    pub(crate) fn of(stage: &Stage, kernel: &str, launch: &Launch<'_>) -> Self {
+    /// What `stage` of `program` runs with.
+    pub(crate) fn of(program: &Program, stage: &Stage, launch: &Launch<'_>) -> Self {
         let Launch { rows: batch, selected, context, workers } = *launch;
         let all = batch.len();
         let of = |space: &RowSpace| if *space == RowSpace::All { all } else { selected };
@@ -156,7 +158,10 @@ impl Dispatch {
             Task::Mark(_) => ("mark", all, Split::Every),
             Task::Spin(_) => ("planted delay", all, Split::Every),
         };
-        Self { call: stage.call, kernel: kernel.to_string(), stage: what, rows, split }
+        let calls = program.together_with(stage.call);
+        let mut kernels = program.kernels[calls.clone()].to_vec();
+        kernels.dedup();
+        Self { call: stage.call, first_call: calls.start, kernel: kernels.join("+"), stage: what, rows, split }
     }
 }
 

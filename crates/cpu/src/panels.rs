@@ -167,32 +167,20 @@ impl Visit for Fill<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Mutex;
-    use tare_core::{Blob, Format, Source};
-
-    /// Notes what is given back of it.
-    struct Noting(Vec<u8>, Mutex<Vec<Range<usize>>>);
-
-    impl Source for Noting {
-        fn bytes(&self) -> &[u8] {
-            &self.0
-        }
-        fn unload(&self, range: Range<usize>) {
-            self.1.lock().unwrap().push(range);
-        }
-    }
+    use tare_core::{Blob, Format};
+    use tare_testkit::Noting;
 
     /// Each worker has read at most so much of the weight that it has not given back.
     #[test]
     fn little_of_a_weight_is_in_memory_beside_its_panels() {
         let (rows, cols) = (200_003, 256);
         let row = Format::Q4_0.row_bytes(cols).unwrap();
-        let source = Arc::new(Noting(vec![0x3c; rows * row], Mutex::default()));
+        let source = Arc::new(Noting::new(vec![0x3c; rows * row]));
         let weight = Weight::blocks("w", Format::Q4_0, rows, cols, Blob::new(source.clone())).unwrap();
         for workers in [1, 2, 3] {
             let packed = Packed::reserve(std::iter::once(&weight)).unwrap().remove(0).unwrap();
             packed.fill(&weight, &mut Pool::new(workers, false).unwrap()).unwrap();
-            let mut given = std::mem::take(&mut *source.1.lock().unwrap());
+            let mut given = source.take();
             given.sort_unstable_by_key(|r| r.start);
             assert!(given.len() > workers, "{workers} workers: piece by piece, not at the end");
             assert!(given.iter().all(|r| r.len() < UNLOADED + ROWS * row), "{given:?}");

@@ -100,20 +100,24 @@ impl Program {
     /// before each, would otherwise shrink the same numbers from run to run until they are denormal. It writes to memory
     /// of the part's own.
     pub(crate) fn alone(mut self) -> Result<Self, OpError> {
-        let mut own = None;
-        for stage in &mut self.stages {
-            let Task::SwiGlu(_, call, _) = &mut stage.task else { continue };
-            if call.out.row(0) != call.gate.row(0) {
-                continue;
+        fn in_place(stage: &mut Stage) -> Option<(&mut Rows, &mut bool)> {
+            match &mut stage.task {
+                Task::SwiGlu(_, call, _) if call.out.row(0) == call.gate.row(0) => {
+                    Some((&mut call.out, &mut stage.barrier))
+                }
+                _ => None,
             }
-            let bytes = self.bucket.rows.saturating_mul(call.out.stride).saturating_mul(size_of::<f32>());
-            let memory = match own.take() {
-                Some(memory) => memory,
-                None => Memory::zeroed(bytes).ok_or_else(|| out_of_memory("a buffer of a part", bytes))?,
-            };
-            call.out = Rows::new(own.insert(memory), call.out.width);
         }
-        self.own.extend(own.map(Arc::new));
+        let units: Vec<_> = self.stages.iter_mut().filter_map(in_place).collect();
+        // One after the other they write to the same memory: that of the widest.
+        let Some(stride) = units.iter().map(|(out, _)| out.stride).max() else { return Ok(self) };
+        let bytes = self.bucket.rows.saturating_mul(stride).saturating_mul(size_of::<f32>());
+        let memory = Memory::zeroed(bytes).ok_or_else(|| out_of_memory("a buffer of a part", bytes))?;
+        for (n, (out, barrier)) in units.into_iter().enumerate() {
+            *out = Rows::new(&memory, out.width);
+            *barrier |= n > 0;
+        }
+        self.own.push(Arc::new(memory));
         Ok(self)
     }
 

@@ -143,6 +143,14 @@ pub struct Program {
     pub(crate) spun_ns: Arc<AtomicU64>,
 }
 
+impl Program {
+    /// The calls that run together with `call`, itself among them.
+    pub(crate) fn together_with(&self, call: usize) -> Range<usize> {
+        let together = self.carried.iter().map(|(calls, _)| calls).find(|calls| calls.contains(&call));
+        together.cloned().unwrap_or(call..call + 1)
+    }
+}
+
 /// Calls that run together, by their indices in the plan, and what they leave.
 pub(crate) type Carried = (Range<usize>, Vec<Written>);
 

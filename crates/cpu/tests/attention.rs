@@ -42,6 +42,18 @@ impl Tables {
         Self([of(0, HEADS, 6.0, 0.0), of(1, KV_HEADS, 1.0, rise), of(2, KV_HEADS, 1.0, 0.0)])
     }
 
+    /// Noise of which queries are `2^power` times as large; with scores that are all negative, or of both signs.
+    fn huge(power: i32, negative: bool) -> Self {
+        let mut tables = Self::new(0.01);
+        let [q, k, _] = &mut tables.0;
+        q.1.iter_mut().for_each(|x| *x *= 2f32.powi(power));
+        if negative {
+            q.1.iter_mut().for_each(|x| *x = -x.abs());
+            k.1.iter_mut().for_each(|x| *x = x.abs());
+        }
+        tables
+    }
+
     /// What head `head` of the `at`-th token of sequence `s` has in table `n`.
     fn head(&self, n: usize, s: usize, at: usize, head: usize) -> &[f32] {
         let (width, numbers) = &self.0[n];
@@ -121,7 +133,8 @@ fn attended_of(host: Host, method: &str, steps: &[&[Chunk]], tables: &Tables) ->
             WeightInfo { id, name, format, rows: w.rows(), cols: w.cols(), bytes: w.bytes() }
         })
         .collect();
-    let plan = plan(&weights, &format!("attention.{method}.{}", host.level));
+    let method = if method == IN_ORDER { String::new() } else { format!("{method}.") };
+    let plan = plan(&weights, &format!("attention.{method}{}", host.level));
     let exe = backend.compile(&plan).unwrap();
     let pages = TOKENS.div_ceil(host.page_tokens);
     let kv = backend.alloc_kv(plan.kv, pages * SEQUENCES, host.page_tokens).unwrap();
@@ -152,6 +165,8 @@ fn attended_of(host: Host, method: &str, steps: &[&[Chunk]], tables: &Tables) ->
     got
 }
 
+/// The method whose kernels keep the reference's order: their keys do not name it.
+const IN_ORDER: &str = "in order";
 /// Levels of vectors that kernels are written for.
 const VECTORS: [Isa; 3] = [Isa::Avx512, Isa::Avx2, Isa::Neon];
 
@@ -239,6 +254,49 @@ fn growing_scores_are_near_exact_in_emulated_tiles() {
 #[ignore = "needs a processor with AMX"]
 fn amx_growing_scores_are_near_exact() {
     growing_scores_are_near_exact(Isa::Amx);
+}
+
+/// Scores beyond what fits beside a fraction, and beyond what fits into an integer: the reference takes the rounded scores' distance
+/// from the largest of them, so that this one has all the weight wherever rounding leaves it ahead. How many rows had such a one.
+fn huge_scores_pick_a_token(method: &str, level: Isa) -> usize {
+    /// How far the largest score must be ahead, as a share of it: rounding queries to BF16 leaves less.
+    const AHEAD: f64 = 1.0 / 32.0;
+    let mut ahead = 0;
+    for (power, negative) in [12, 19, 25, 31, 45, 100].into_iter().flat_map(|p| [(p, false), (p, true)]) {
+        let tables = Tables::huge(power, negative);
+        let host = Host { threads: 2, level, page_tokens: 16 };
+        let got = attended_of(host, method, &[&[(0, 0, 90), (1, 0, 1)], &[(0, 90, 60)]], &tables);
+        let rows = (0..150).map(|at| (0, at)).chain([(1, 0)]);
+        for ((s, at), head) in rows.flat_map(|row| (0..HEADS).map(move |head| (row, head))) {
+            let cached =
+                |n: usize, token| tables.head(n, s, token, head * KV_HEADS / HEADS).iter().copied().map(round_bf16);
+            let q = tables.head(0, s, at, head);
+            let score = |token| q.iter().zip(cached(1, token)).map(|(q, k)| f64::from(*q) * f64::from(k)).sum::<f64>();
+            let mut scores: Vec<(f64, usize)> = (0..=at).map(|token| (score(token), token)).collect();
+            scores.sort_by(|a, b| b.0.total_cmp(&a.0));
+            let got = got[s][at][head * HEAD_SIZE..][..HEAD_SIZE].iter().map(|bits| f32::from_bits(*bits));
+            let clear = scores.get(1).is_none_or(|next| scores[0].0 - next.0 > AHEAD * scores[0].0.abs());
+            ahead += usize::from(clear);
+            for (got, want) in got.zip(cached(2, scores[0].1)) {
+                let near = if clear { (got - want).abs() <= want.abs() / 128.0 } else { got.abs() <= 1.01 };
+                assert!(near, "{method}, {level}, 2^{power}: token {at}, head {head}: {got} and not {want}, {clear}");
+            }
+        }
+    }
+    ahead
+}
+
+#[test]
+fn the_largest_of_huge_scores_has_the_weight() {
+    for (method, level) in kernels().into_iter().chain([(IN_ORDER, Isa::Portable)]) {
+        assert!(huge_scores_pick_a_token(method, level) > 500, "{method}, {level}");
+    }
+}
+
+#[test]
+#[ignore = "needs a processor with AMX"]
+fn amx_the_largest_of_huge_scores_has_the_weight() {
+    assert!(huge_scores_pick_a_token("tiles", Isa::Amx) > 500);
 }
 
 /// Holds attention in tiles of some levels against the table; how many pairs of case and kernel there were.

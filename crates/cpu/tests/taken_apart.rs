@@ -201,6 +201,21 @@ fn calls_that_run_together_run_with_their_last_one() {
     assert_eq!(spins, [24], "once, behind what carries them");
 }
 
+/// A stage is called by all the calls that it carries.
+#[test]
+fn a_stage_names_the_kernels_of_all_its_calls() {
+    let mut w = world(2, Rounding::F32);
+    let (whole, batch) = (w.exe, w.batch(0, 9));
+    let ran = w.backend.dispatches(whole, &batch).unwrap();
+    let carried = w.backend.carried(whole).unwrap();
+    assert!(ran.iter().all(|d| carried.contains(&(d.first_call..d.call + 1))), "{ran:?}");
+    let of = |call: usize| ran.iter().find(|d| d.call == call && d.stage == "kernel").unwrap().kernel.as_str();
+    let operators = |call| of(call).split('+').map(|key| key.split('.').next().unwrap()).collect::<Vec<_>>();
+    assert_eq!(operators(TOGETHER[0].end - 1), ["rope", "kv_append"]);
+    assert_eq!(operators(TOGETHER[1].end - 1), ["head_norm", "rope", "kv_append"]);
+    assert_eq!(operators(0), ["embedding"]);
+}
+
 #[test]
 fn a_call_that_is_not_there_is_refused() {
     let mut w = world(1, Rounding::F32);

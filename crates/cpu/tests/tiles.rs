@@ -1,19 +1,13 @@
 //! Linears in tiles: the conformance table and whole steps over emulated tiles, and over those of the processor where it
 //! has them.
 
-use half::bf16;
-use tare_core::{Blob, DType, Format, Weight};
-use tare_cpu::{CpuBackend, CpuConfig, detect_isa};
-use tare_ops::conformance::{Case, Closeness, cases, check_kernels, run_kernel};
-use tare_ops::{
-    Backend, Batch, Bucket, BufId, Buffer, Fit, ForwardPlan, Isa, KvShape, Op, OpCall, OpName, Order, ReferenceBackend,
-    RopeStyle, RopeTable, Rounding, Row, RowSpace, StepOutput, TokenSource, Variant, Wants, WeightInfo,
-};
+mod units;
 
-/// A backend that has every kernel of tiles, over emulated tiles too.
-fn backend(threads: usize) -> CpuBackend {
-    CpuBackend::emulating_tiles(CpuConfig { threads, isa: detect_isa(), pin: false }).unwrap()
-}
+use tare_core::Format;
+use tare_cpu::CpuBackend;
+use tare_ops::conformance::{Case, Closeness, cases, check_kernels, run_kernel};
+use tare_ops::{Backend, BufId, Fit, Isa, Op, OpName, Order, ReferenceBackend, RowSpace, StepOutput, Variant};
+use units::{ROWS, VOCAB, backend, batch, buffer, linear, packed, planned, weight};
 
 fn in_tiles(v: &Variant) -> bool {
     v.op == OpName::Linear && v.key.contains(".tiles.")
@@ -80,101 +74,45 @@ fn amx_gives_the_bits_of_emulated_tiles() {
     assert!(agree((2, Isa::Amx), (1, Isa::Portable)) >= CASES, "AMX is {:?}", tare_probe::amx::usable());
 }
 
-const VOCAB: usize = 37;
 const HIDDEN: usize = 96;
 const FFN: usize = 160;
-const ROWS: usize = 45;
-
-/// Noise of size `size`.
-fn noise(n: usize, seed: u32, size: f32) -> impl Iterator<Item = f32> {
-    let mut state = seed | 1;
-    (0..n).map(move |_| {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        ((state >> 8) as f32 / (1 << 23) as f32 - 1.0) * size
-    })
-}
-
-fn plain(name: &str, rows: usize, cols: usize, seed: u32) -> Weight {
-    let bytes = noise(rows * cols, seed, 0.3).flat_map(|x| bf16::from_f32(x).to_le_bytes()).collect();
-    Weight::blocks(name, Format::BF16, rows, cols, Blob::from_vec(bytes)).unwrap()
-}
-
-fn coded(name: &str, rows: usize, cols: usize, seed: u32) -> Weight {
-    let mut bytes: Vec<u8> = noise(rows * cols / 32 * 34, seed, 127.0).map(|x| x as i8 as u8).collect();
-    bytes.chunks_exact_mut(34).for_each(|b| b[..2].copy_from_slice(&half::f16::from_f32(0.002).to_le_bytes()));
-    Weight::blocks(name, Format::Q8_0, rows, cols, Blob::from_vec(bytes)).unwrap()
-}
 
 /// A gated unit twice. The weights of one are as the file has them and those of the other in panels, so that both sides of a
 /// product are asked of the same rows; what they add to is what they read again, so that no copy of it stays fresh.
 fn logits(backend: &mut dyn Backend, wanted: impl Fn(&Variant) -> bool) -> Vec<f32> {
     let all = [
-        plain("table", VOCAB, HIDDEN, 1),
-        plain("gate", FFN, HIDDEN, 2),
-        coded("up", FFN, HIDDEN, 3),
-        plain("down", HIDDEN, FFN, 4),
-        coded("down again", HIDDEN, FFN, 5),
+        weight("table", Format::BF16, VOCAB, HIDDEN, 1),
+        weight("gate", Format::BF16, FFN, HIDDEN, 2),
+        weight("up", Format::Q8_0, FFN, HIDDEN, 3),
+        weight("down", Format::BF16, HIDDEN, FFN, 4),
+        weight("down again", Format::Q8_0, HIDDEN, FFN, 5),
     ];
-    let weights: Vec<WeightInfo> = all
-        .iter()
-        .map(|w| {
-            let (id, name, format) = (backend.pack(w).unwrap(), w.name().to_string(), w.format());
-            WeightInfo { id, name, format, rows: w.rows(), cols: w.cols(), bytes: w.bytes() }
-        })
-        .collect();
-    let linear = |x, weight: usize, accumulate, out| {
-        let (weight, rounding) = (weights[weight].id, Rounding::Bf16);
-        Op::Linear { x: BufId(x), weight, bias: None, accumulate, rounding, out: BufId(out) }
-    };
+    let weights = packed(backend, &all);
+    let id = |weight: usize| weights[weight].id;
     let unit = |down| {
         let swiglu = Op::SwiGlu { gate: BufId(1), up: BufId(2), out: BufId(1) };
-        [linear(0, 1, false, 1), linear(0, 2, false, 2), swiglu, linear(1, down, true, 0)]
+        [linear(0, id(1), false, 1), linear(0, id(2), false, 2), swiglu, linear(1, id(down), true, 0)]
     };
-    let ops = [Op::Embedding { table: weights[0].id, out: BufId(0) }].into_iter().chain(unit(3)).chain(unit(4));
+    let ops = [Op::Embedding { table: id(0), out: BufId(0) }].into_iter().chain(unit(3)).chain(unit(4));
     let ops = ops.chain([
         Op::SelectRows { x: BufId(0), out: BufId(3) },
-        linear(3, 0, false, 4),
+        linear(3, id(0), false, 4),
         Op::Sample { logits: BufId(4) },
     ]);
-    let buffer = |name: &str, width, rows| Buffer { name: name.into(), width, rows };
-    let mut plan = ForwardPlan {
-        name: "tiles".into(),
-        class: "w8a16-free".into(),
-        bucket: Bucket { rows: ROWS, selected: ROWS },
-        buffers: vec![
-            buffer("hidden", HIDDEN, RowSpace::All),
-            buffer("gate", FFN, RowSpace::All),
-            buffer("up", FFN, RowSpace::All),
-            buffer("picked", HIDDEN, RowSpace::Selected),
-            buffer("logits", VOCAB, RowSpace::Selected),
-        ],
-        calls: ops.map(|op| OpCall { op, kernel: String::new(), layer: None }).collect(),
-        weights: weights.clone(),
-        rope: RopeTable { inv_freq: Vec::new(), factor: 1.0, style: RopeStyle::HalfSplit },
-        kv: KvShape { layers: 1, kv_heads: 1, head_size: 1, dtype: DType::F32 },
-    };
-    let isa = backend.describe().isa;
-    for i in 0..plan.calls.len() {
-        let op = &plan.calls[i].op;
-        let shape = plan.shape_of(op, ROWS, 1);
-        let takes = |v: &&Variant| v.op == op.name() && !matches!(v.fit(&shape, &isa), Fit::No { .. });
-        let takes = |v: &&Variant| takes(v) && (op.name() != OpName::Linear || wanted(v));
-        plan.calls[i].kernel = backend.variants().iter().find(takes).unwrap().key.clone();
-    }
-    let row = |t: u32| Row {
-        token: TokenSource::Id(t * 5 % VOCAB as u32),
-        position: t,
-        table: 0,
-        slot: t,
-        context: 1,
-        wants: Wants::Logits,
-    };
+    let ops: Vec<Op> = ops.collect();
+    let buffers = vec![
+        buffer("hidden", HIDDEN, RowSpace::All),
+        buffer("gate", FFN, RowSpace::All),
+        buffer("up", FFN, RowSpace::All),
+        buffer("picked", HIDDEN, RowSpace::Selected),
+        buffer("logits", VOCAB, RowSpace::Selected),
+    ];
+    let plan = planned(backend, buffers, weights, ops, |v| v.op != OpName::Linear || wanted(v));
     let exe = backend.compile(&plan).unwrap();
     let mut out = StepOutput::default();
     // Twice, so that what the first step left is in the way of the second.
     for rows in [ROWS, ROWS - 8] {
-        let batch = Batch { rows: (0..rows as u32).map(row).collect(), ..Batch::default() };
-        backend.run(exe, &batch, &mut out).unwrap();
+        backend.run(exe, &batch(rows), &mut out).unwrap();
     }
     out.rows.iter().flat_map(|r| r.logits.clone()).collect()
 }

@@ -1,43 +1,14 @@
 //! Calls that run together, and rows that are kept in tiles alone: the same bits as one by one.
 
+mod units;
+
 use half::bf16;
-use tare_core::{Blob, DType, Format, Weight};
-use tare_cpu::{CpuBackend, CpuConfig, Dispatch, Dose, Split, detect_isa};
-use tare_ops::{
-    Backend, Batch, Bucket, BufId, Buffer, Executable, Fit, ForwardPlan, Isa, KvShape, Launched, Op, OpCall, OpName,
-    RopeStyle, RopeTable, Rounding, Row, RowSpace, StepOutput, TokenSource, Variant, Wants, WeightInfo,
-};
+use tare_core::Format;
+use tare_cpu::{CpuBackend, Dispatch, Dose, Split};
+use tare_ops::{Backend, BufId, Executable, ForwardPlan, Isa, Launched, Op, OpName, RowSpace, StepOutput, Variant};
+use units::{ROWS, VOCAB, backend, batch, buffer, linear, packed, planned, weight};
 
-const VOCAB: usize = 37;
 const HIDDEN: usize = 576;
-const ROWS: usize = 45;
-
-fn backend(threads: usize) -> CpuBackend {
-    CpuBackend::emulating_tiles(CpuConfig { threads, isa: detect_isa(), pin: false }).unwrap()
-}
-
-/// Noise of size `size`.
-fn noise(n: usize, seed: u32, size: f32) -> impl Iterator<Item = f32> {
-    let mut state = seed | 1;
-    (0..n).map(move |_| {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        ((state >> 8) as f32 / (1 << 23) as f32 - 1.0) * size
-    })
-}
-
-fn weight(name: &str, format: Format, rows: usize, cols: usize, seed: u32) -> Weight {
-    let bytes: Vec<u8> = match format {
-        Format::BF16 => noise(rows * cols, seed, 0.3).flat_map(|x| bf16::from_f32(x).to_le_bytes()).collect(),
-        Format::F32 => noise(rows * cols, seed, 1.0).flat_map(f32::to_le_bytes).collect(),
-        _ => {
-            let mut bytes: Vec<u8> = noise(rows * cols / 32 * 34, seed, 127.0).map(|x| x as i8 as u8).collect();
-            let scale = half::f16::from_f32(0.002).to_le_bytes();
-            bytes.chunks_exact_mut(34).for_each(|b| b[..2].copy_from_slice(&scale));
-            bytes
-        }
-    };
-    Weight::blocks(name, format, rows, cols, Blob::from_vec(bytes)).unwrap()
-}
 
 /// What the plan of a test looks like.
 #[derive(Clone, Copy, Debug)]
@@ -68,31 +39,22 @@ fn compiled(backend: &mut CpuBackend, layer: Layer, level: Isa) -> (Executable, 
         weight("up", up, ffn, HIDDEN, 4),
         weight("down", down, HIDDEN, ffn, 5),
     ];
-    let weights: Vec<WeightInfo> = all
-        .iter()
-        .map(|w| {
-            let (id, name, format) = (backend.pack(w).unwrap(), w.name().to_string(), w.format());
-            WeightInfo { id, name, format, rows: w.rows(), cols: w.cols(), bytes: w.bytes() }
-        })
-        .collect();
-    let linear = |x, weight: usize, accumulate, out| {
-        let (weight, rounding) = (weights[weight].id, Rounding::Bf16);
-        Op::Linear { x: BufId(x), weight, bias: None, accumulate, rounding, out: BufId(out) }
-    };
+    let weights = packed(backend, &all);
+    let id = |weight: usize| weights[weight].id;
     let unit = if layer.in_place { GATE } else { UNIT };
     let block = [
-        Op::RmsNorm { x: BufId(HIDDEN_BUF), weight: weights[1].id, eps: 1e-6, out: BufId(NORMED) },
-        linear(NORMED, 2, false, GATE),
-        linear(NORMED, 3, false, UP),
+        Op::RmsNorm { x: BufId(HIDDEN_BUF), weight: id(1), eps: 1e-6, out: BufId(NORMED) },
+        linear(NORMED, id(2), false, GATE),
+        linear(NORMED, id(3), false, UP),
         Op::SwiGlu { gate: BufId(GATE), up: BufId(UP), out: BufId(unit) },
-        linear(unit, 4, true, HIDDEN_BUF),
+        linear(unit, id(4), true, HIDDEN_BUF),
     ];
-    let mut ops = vec![Op::Embedding { table: weights[0].id, out: BufId(HIDDEN_BUF) }];
+    let mut ops = vec![Op::Embedding { table: id(0), out: BufId(HIDDEN_BUF) }];
     ops.extend(block.clone());
     ops.extend(block);
     ops.extend([
         Op::SelectRows { x: BufId(HIDDEN_BUF), out: BufId(5) },
-        linear(5, 0, false, 6),
+        linear(5, id(0), false, 6),
         Op::Sample { logits: BufId(6) },
     ]);
     if let Some(buffer) = layer.read {
@@ -101,48 +63,20 @@ fn compiled(backend: &mut CpuBackend, layer: Layer, level: Isa) -> (Executable, 
         ops.insert(11, Op::SelectRows { x: BufId(buffer), out: BufId(wide) });
         ops.insert(6, Op::SelectRows { x: BufId(buffer), out: BufId(wide) });
     }
-    let buffer = |name: &str, width, rows| Buffer { name: name.into(), width, rows };
-    let mut plan = ForwardPlan {
-        name: "together".into(),
-        class: "w8a16-free".into(),
-        bucket: Bucket { rows: ROWS, selected: ROWS },
-        buffers: vec![
-            buffer("hidden", HIDDEN, RowSpace::All),
-            buffer("normed", HIDDEN, RowSpace::All),
-            buffer("gate", ffn, RowSpace::All),
-            buffer("up", ffn, RowSpace::All),
-            buffer("unit", ffn, RowSpace::All),
-            buffer("picked", HIDDEN, RowSpace::Selected),
-            buffer("logits", VOCAB, RowSpace::Selected),
-            buffer("normed again", HIDDEN, RowSpace::Selected),
-            buffer("wide again", ffn, RowSpace::Selected),
-        ],
-        calls: ops.into_iter().map(|op| OpCall { op, kernel: String::new(), layer: None }).collect(),
-        weights: weights.clone(),
-        rope: RopeTable { inv_freq: Vec::new(), factor: 1.0, style: RopeStyle::HalfSplit },
-        kv: KvShape { layers: 1, kv_heads: 1, head_size: 1, dtype: DType::F32 },
-    };
-    let isa = backend.describe().isa;
-    for i in 0..plan.calls.len() {
-        let op = &plan.calls[i].op;
-        let shape = plan.shape_of(op, ROWS, 1);
-        let takes = |v: &&Variant| v.op == op.name() && !matches!(v.fit(&shape, &isa), Fit::No { .. });
-        let tiles = |v: &&Variant| op.name() != OpName::Linear || (v.key.contains(".tiles.") && v.isa == level);
-        plan.calls[i].kernel = backend.variants().iter().find(|v| takes(v) && tiles(v)).unwrap().key.clone();
-    }
+    let buffers = vec![
+        buffer("hidden", HIDDEN, RowSpace::All),
+        buffer("normed", HIDDEN, RowSpace::All),
+        buffer("gate", ffn, RowSpace::All),
+        buffer("up", ffn, RowSpace::All),
+        buffer("unit", ffn, RowSpace::All),
+        buffer("picked", HIDDEN, RowSpace::Selected),
+        buffer("logits", VOCAB, RowSpace::Selected),
+        buffer("normed again", HIDDEN, RowSpace::Selected),
+        buffer("wide again", ffn, RowSpace::Selected),
+    ];
+    let tiles = |v: &Variant| v.op != OpName::Linear || (v.key.contains(".tiles.") && v.isa == level);
+    let plan = planned(backend, buffers, weights, ops, tiles);
     (backend.compile(&plan).unwrap(), plan)
-}
-
-fn batch(rows: usize) -> Batch {
-    let row = |t: u32| Row {
-        token: TokenSource::Id(t * 5 % VOCAB as u32),
-        position: t,
-        table: 0,
-        slot: t,
-        context: 1,
-        wants: Wants::Logits,
-    };
-    Batch { rows: (0..rows as u32).map(row).collect(), ..Batch::default() }
 }
 
 /// The bits of all logits of steps of two sizes, the second over what the first left.
@@ -274,4 +208,55 @@ fn a_part_runs_what_is_carried_with_its_last_call_and_a_delay_stands_behind_it()
     let ran = b.dispatches(delayed, &batch(ROWS)).unwrap();
     let spins: Vec<usize> = ran.iter().filter(|d| d.stage == "planted delay").map(|d| d.call).collect();
     assert_eq!(spins, [4], "once, behind the stage that carries call 3");
+}
+
+/// Two gated units in place, of two widths: in a part that runs alone they write to one memory.
+#[test]
+fn units_that_run_alone_have_room_for_the_widest() {
+    const WIDTHS: [usize; 2] = [40, 1600];
+    for widths in [WIDTHS, [WIDTHS[1], WIDTHS[0]]] {
+        let mut b = backend(2);
+        let all =
+            [weight("first", Format::BF16, VOCAB, widths[0], 1), weight("second", Format::BF16, VOCAB, widths[1], 2)];
+        let weights = packed(&mut b, &all);
+        let gather = |table: usize, out| Op::Embedding { table: weights[table].id, out: BufId(out) };
+        let unit = |gate, up| Op::SwiGlu { gate: BufId(gate), up: BufId(up), out: BufId(gate) };
+        let ops = [
+            gather(0, 0),
+            gather(0, 1),
+            gather(1, 2),
+            gather(1, 3),
+            unit(0, 1),
+            unit(2, 3),
+            Op::SelectRows { x: BufId(2), out: BufId(4) },
+            linear(4, weights[1].id, false, 5),
+            Op::Sample { logits: BufId(5) },
+        ];
+        let buffers = vec![
+            buffer("gate", widths[0], RowSpace::All),
+            buffer("up", widths[0], RowSpace::All),
+            buffer("gate again", widths[1], RowSpace::All),
+            buffer("up again", widths[1], RowSpace::All),
+            buffer("picked", widths[1], RowSpace::Selected),
+            buffer("logits", VOCAB, RowSpace::Selected),
+        ];
+        let plan = planned(&b, buffers, weights.clone(), ops, |_| true);
+        let whole = b.compile(&plan).unwrap();
+        let run = |b: &mut CpuBackend, exe| {
+            let mut out = StepOutput::default();
+            b.run(exe, &batch(ROWS), &mut out).unwrap();
+            out.rows
+        };
+        let want = run(&mut b, whole);
+        let before = b.part(whole, &[0, 1, 2, 3]).unwrap();
+        let buffers = |b: &CpuBackend| b.pages().available().unwrap()["buffers"].bytes;
+        let shared = buffers(&b);
+        let units = b.part_alone(whole, &[4, 5]).unwrap();
+        assert_eq!(buffers(&b) - shared, (ROWS * WIDTHS[1] * size_of::<f32>()) as u64, "{widths:?}");
+        let after = b.part(whole, &[4, 5, 6, 7, 8]).unwrap();
+        run(&mut b, before);
+        run(&mut b, units);
+        run(&mut b, units);
+        assert_eq!(run(&mut b, after), want, "{widths:?}: the gates are as they were");
+    }
 }

@@ -10,6 +10,7 @@ use crate::ruling::{PairRecords, Ruled, rule};
 use crate::schema::ReadingShape;
 use crate::shelf::Shelf;
 use crate::study::{A_A, StudyPlan};
+use crate::turns;
 use crate::utc::Utc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -208,6 +209,7 @@ pub fn faults_with(document: &Document<Campaign>, records: &PairRecords, shelf: 
     let mut faults = pooled::opening_faults(document, shelf);
     faults.extend(pooled::closing_faults(document, shelf));
     faults.extend(pooled::place_faults(document, records));
+    faults.extend(turns::faults(campaign, records));
     check::follows("floors", Floors::of(&campaign.study, records), &campaign.floors, &mut faults);
     let mut against = pooled::binary_faults(document, shelf);
     against.extend(pooled::confounds(campaign, records));

@@ -37,6 +37,25 @@ pub struct Work {
     pub warmth: Warmth,
 }
 
+impl Work {
+    /// Its lengths for people, as [`lengths_told`] has them: those of its first row.
+    pub fn lengths(&self) -> String {
+        let first = |of_rows: &[u32]| of_rows.first().copied().unwrap_or(0);
+        lengths_told(self.rows, first(&self.prompt_lengths), first(&self.output_lengths), self.depth)
+    }
+}
+
+/// The lengths of a work for people: `8 sequences of 128 in, 65 out, depth 0`. One sequence alone is not counted.
+pub fn lengths_told(sequences: u32, prompt_tokens: u32, output_tokens: u32, depth: u32) -> String {
+    let several = if sequences > 1 { format!("{sequences} sequences of ") } else { String::new() };
+    format!("{several}{prompt_tokens} in, {output_tokens} out, depth {depth}")
+}
+
+/// What a rate is of, behind its unit: ` of 8 sequences together`; nothing where one runs alone.
+pub fn together_told(sequences: u32) -> String {
+    if sequences > 1 { format!(" of {sequences} sequences together") } else { String::new() }
+}
+
 /// Positions whose logits prefill computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]

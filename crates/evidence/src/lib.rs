@@ -9,6 +9,7 @@
 //! - [`record`]: one arm of one campaign; [`record::Record::seal`] makes it, times exist only behind a passed gate.
 //! - [`identity`], [`compare`], [`sides`]: `work` must be equal, `arm` may vary; refusals name the field.
 //! - [`mod@derive`]: the one place where figures come from samples.
+//! - [`checks`]: what a gate looks at, and what stands behind a pass.
 //! - [`ledger`], [`mod@verify`]: append-only folders, and everything that can be checked about them.
 //! - [`present`], [`replicate`]: whether what was written still counts here, and whether it says the same again.
 //! - [`stats`]: the one statistics module.
@@ -20,6 +21,7 @@ mod agree;
 pub mod campaign;
 pub mod canonical;
 mod check;
+pub mod checks;
 pub mod compare;
 pub mod decision;
 pub mod derive;
@@ -48,6 +50,7 @@ pub mod state;
 pub mod stats;
 pub mod study;
 mod sums;
+mod turns;
 mod unique;
 pub mod utc;
 pub mod verify;

@@ -2,6 +2,7 @@
 
 use crate::agree;
 use crate::campaign::{Campaign, Pair, PairRole, RecordRef};
+use crate::checks::{self, Seen};
 use crate::compare;
 use crate::document::Document;
 use crate::opening::Opening;
@@ -226,6 +227,10 @@ fn one_record(document: &Document<Campaign>, pair: &Pair, record: &Record, label
             expected,
             record.about.created_at.to_string(),
         ));
+    }
+    if record.passed() {
+        // A record does not say whether warm-ups came before it.
+        faults.extend(checks::faults(record.gate(), Seen::in_record(record, study.warmups > 0)));
     }
     faults.extend(order_faults(campaign, pair, record));
     faults.extend(turn_faults(study, record));

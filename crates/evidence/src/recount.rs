@@ -4,23 +4,24 @@
 //! be computed again. How many values were compared can, and so can everything about rounds that must agree.
 
 use crate::agree::{all_logits, emitted, widest};
+use crate::checks::{
+    self, ACCURACY_LOGIT, ACCURACY_RANK, CACHE, CACHED_TOKENS, EMULATION_LOGIT, EMULATION_RANK, ROUNDS_AGREE, Seen,
+};
 use crate::gate::Check;
 use crate::record::Record;
 use crate::samples::{Emitted, RowTokens};
 use serde_json::Value;
 use tare_core::Fault;
 
-/// A check of the ids of every run, warm-ups included, against those of the first.
-const ROUNDS_AGREE: &str = "rounds-agree";
 /// Checks of the logits of every run that emitted the ids of the first.
-const LOGIT_CHECKS: [&str; 2] = ["emulation-logit", "accuracy-logit"];
+const LOGIT_CHECKS: [&str; 2] = [EMULATION_LOGIT, ACCURACY_LOGIT];
 /// Checks of the ids of the first run.
-const RANK_CHECKS: [&str; 2] = ["emulation-rank", "accuracy-rank"];
-/// Checks of the keys and of the values of every layer, of every row: of several tokens, and of the furthest.
-const KV_CHECKS: [&str; 2] = ["kv", "kv-token"];
+const RANK_CHECKS: [&str; 2] = [EMULATION_RANK, ACCURACY_RANK];
+/// Checks of the keys and of the values of every layer, of every row.
+pub(crate) const CACHE_CHECKS: [&str; 2] = [CACHE, CACHED_TOKENS];
 
-/// Everything that the gate says otherwise than the samples do. A check of another name is another writer's, and nothing
-/// is known about it.
+/// Everything that the gate says otherwise than the samples do, and the checks that a passed one lacks. A check of another
+/// name is another writer's, and nothing is known about it.
 pub(crate) fn faults(record: &Record) -> Vec<Fault> {
     let (report, passed) = (record.gate(), record.passed());
     let (warmups, rounds) = emitted(record);
@@ -30,6 +31,9 @@ pub(crate) fn faults(record: &Record) -> Vec<Fault> {
     let logits = |runs: &[&Emitted]| runs.iter().flat_map(|r| &r.rows).map(|row| row.logits.len() as u64).sum::<u64>();
     let tokens = |runs: &[&Emitted]| runs.iter().flat_map(|r| &r.rows).map(|row| row.ids.len() as u64).sum::<u64>();
     let mut faults = Vec::new();
+    if passed {
+        faults.extend(checks::faults(report, Seen::in_record(record, false)));
+    }
     for check in &report.checks {
         let name = check.name.as_str();
         if name == ROUNDS_AGREE {
@@ -43,7 +47,7 @@ pub(crate) fn faults(record: &Record) -> Vec<Fault> {
             faults.extend(spread_fault(check, first, &like_first).filter(|_| passed));
         } else if RANK_CHECKS.contains(&name) {
             faults.extend(compared_fault(check, tokens(&[first])));
-        } else if KV_CHECKS.contains(&name) && passed {
+        } else if CACHE_CHECKS.contains(&name) && passed {
             let layers = widest(record).pointer("/kv/layers").and_then(Value::as_u64);
             let rows = u64::from(record.work.rows);
             faults.extend(layers.and_then(|layers| compared_fault(check, layers.saturating_mul(2 * rows))));

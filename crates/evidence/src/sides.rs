@@ -3,16 +3,15 @@
 //! A gate holds each arm against a judge of its own build. Two builds with one fault each in themselves would pass it, so
 //! that the arms are also held against each other.
 
+use crate::checks::{Seen, demanded, version};
 use crate::compare;
 use crate::gate::GateReport;
 use crate::identity::Arm;
+use crate::recount::CACHE_CHECKS;
 use crate::samples::RowTokens;
 use crate::study::StudyPlan;
 use std::collections::{BTreeMap, BTreeSet};
 use tare_core::Fault;
-
-/// Checks that a plan without a cache lacks; `kv-token` came with version 6 of the limits.
-const CACHE_CHECKS: [&str; 2] = ["kv", "kv-token"];
 
 /// An arm that was judged.
 #[derive(Clone, Copy, Debug)]
@@ -53,21 +52,25 @@ pub fn class_faults(first: &Side<'_>, other: &Side<'_>) -> Vec<Fault> {
     if foreign || first.arm.class != other.arm.class {
         return Vec::new();
     }
-    let mut faults = limit_faults(first.gate, other.gate);
+    let mut faults = limit_faults(first, other);
     faults.extend(token_fault(first.rows, other.rows));
     faults
 }
 
-fn limit_faults(first: &GateReport, other: &GateReport) -> Vec<Fault> {
-    let limits = |g: &GateReport| g.checks.iter().map(|c| (c.name.clone(), c.limit)).collect::<BTreeMap<_, _>>();
+/// Only a check of the cache may be on one side alone: a plan without a cache lacks both, and limits of an older version have
+/// one of them.
+fn limit_faults(first: &Side<'_>, other: &Side<'_>) -> Vec<Fault> {
+    let limits = |s: &Side<'_>| s.gate.checks.iter().map(|c| (c.name.clone(), c.limit)).collect::<BTreeMap<_, _>>();
     let (a, b) = (limits(first), limits(other));
     let names: BTreeSet<&String> = a.keys().chain(b.keys()).collect();
     let shown = |limit: Option<&f64>| limit.map_or("no such check".to_string(), ToString::to_string);
+    let may_lack = |side: &Side<'_>, name: &str| CACHE_CHECKS.contains(&name) && !side.demands(name);
     names
         .into_iter()
         .filter(|name| match (a.get(*name), b.get(*name)) {
             (Some(x), Some(y)) => x != y,
-            _ => !CACHE_CHECKS.contains(&name.as_str()),
+            (None, _) => !may_lack(first, name),
+            (_, None) => !may_lack(other, name),
         })
         .map(|name| {
             Fault::new(format!("gate.checks: {name}: limit"), shown(a.get(name)), shown(b.get(name))).remedy(
@@ -75,6 +78,14 @@ fn limit_faults(first: &GateReport, other: &GateReport) -> Vec<Fault> {
             )
         })
         .collect()
+}
+
+impl Side<'_> {
+    /// Whether the limits of this arm have the check `name`.
+    fn demands(&self, name: &str) -> bool {
+        let seen = Seen { arm: self.arm, logits: self.rows.iter().any(|row| !row.logits.is_empty()), warmed: false };
+        version(self.gate).is_ok_and(|version| demanded(version, seen).any(|demanded| demanded == name))
+    }
 }
 
 /// The first token that differs.
@@ -94,24 +105,43 @@ fn token_fault(first: &[RowTokens], other: &[RowTokens]) -> Option<Fault> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::checks::tests::arm;
     use crate::gate::Check;
-
-    fn gate(checks: &[(&str, f64)]) -> GateReport {
-        let check = |&(name, limit): &(&str, f64)| Check { name: name.into(), compared: 1, max_error: 0.0, limit };
-        GateReport { thresholds_version: "1".into(), checks: checks.iter().map(check).collect(), misses: vec![] }
-    }
 
     #[test]
     fn limits_are_the_same_on_both_sides_but_for_a_cache_that_one_lacks() {
-        let found = |a: &[(&str, f64)], b: &[(&str, f64)]| {
-            limit_faults(&gate(a), &gate(b)).iter().map(|f| f.at.clone()).collect::<Vec<_>>()
+        // A cache, a version of the limits, its checks.
+        type Judged<'a> = (&'a str, &'a str, &'a [(&'a str, f64)]);
+        let gate = |(_, version, checks): Judged<'_>| {
+            let check = |&(name, limit): &(&str, f64)| Check { name: name.into(), compared: 1, max_error: 0.0, limit };
+            let checks = checks.iter().map(check).collect();
+            GateReport { thresholds_version: version.into(), checks, misses: vec![] }
         };
-        let cached = [("rank", 0.1), ("kv", 0.0), ("kv-token", 0.0)];
-        assert!(found(&cached, &[("rank", 0.1)]).is_empty());
-        assert!(found(&cached, &[("rank", 0.1), ("kv", 0.0)]).is_empty(), "a build that knew one of them");
-        assert_eq!(found(&[("rank", 0.1)], &[("rank", 0.2)]), ["gate.checks: rank: limit"]);
-        assert_eq!(found(&[("rank", 0.1), ("kv", 0.0)], &[("rank", 0.1), ("kv", 1.0)]), ["gate.checks: kv: limit"]);
-        assert_eq!(found(&[("rank", 0.1), ("logit", 0.1)], &[("rank", 0.1)]), ["gate.checks: logit: limit"]);
+        let found = |a: Judged<'_>, b: Judged<'_>| {
+            let arms = [a, b].map(|(cache, ..)| arm("w4a16", cache, None));
+            let (a, b) = (gate(a), gate(b));
+            let [first, other] = [(&arms[0], &a), (&arms[1], &b)].map(|(arm, gate)| Side { arm, gate, rows: &[] });
+            let both = [limit_faults(&first, &other), limit_faults(&other, &first)];
+            let [one, turned] = both.map(|f| f.iter().map(|f| f.at.clone()).collect::<Vec<_>>());
+            assert_eq!(one, turned);
+            one
+        };
+        let (none, known, cached) =
+            (&[("rank", 0.1)][..], &[("rank", 0.1), ("kv", 0.0)][..], &[("rank", 0.1), ("kv", 0.0), ("kv-token", 0.0)]);
+        let all = ("paged", "6", &cached[..]);
+        assert!(found(all, ("recompute", "6", none)).is_empty(), "a plan without a cache");
+        assert!(found(all, ("paged", "5", known)).is_empty(), "a build that knew one of them");
+        assert_eq!(found(all, ("paged", "6", known)), ["gate.checks: kv-token: limit"]);
+        assert_eq!(found(all, ("paged", "7", none)), ["gate.checks: kv: limit", "gate.checks: kv-token: limit"]);
+        assert_eq!(found(all, ("paged", "5", none)), ["gate.checks: kv: limit"]);
+        for (a, b, name) in [
+            (none, &[("rank", 0.2)][..], "rank"),
+            (known, &[("rank", 0.1), ("kv", 1.0)], "kv"),
+            (&[("rank", 0.1), ("logit", 0.1)], none, "logit"),
+        ] {
+            let found = found(("recompute", "6", a), ("recompute", "6", b));
+            assert_eq!(found, [format!("gate.checks: {name}: limit")]);
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! A study as data: what is asked, of which arms, in which order, and by which rule it is answered.
 
-use crate::identity::PrefillLogits;
+use crate::identity::{PrefillLogits, lengths_told};
 use crate::record::Role;
 use crate::stats::{Terms, least_rounds};
 use schemars::JsonSchema;
@@ -95,6 +95,13 @@ pub struct WorkPlan {
     /// Sequences of these lengths that run in the same steps. Left out where one runs alone.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub sequences: u32,
+}
+
+impl WorkPlan {
+    /// Its lengths for people, as [`lengths_told`] has them.
+    pub fn lengths(&self) -> String {
+        lengths_told(self.sequences, self.prompt_tokens, self.output_tokens, self.depth)
+    }
 }
 
 fn one() -> u32 {

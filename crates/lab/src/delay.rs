@@ -2,11 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::ops::Range;
 use std::str::FromStr;
 use tare_core::Fault;
 use tare_ops::ForwardPlan;
 
-use crate::groups::{Group, calls_of};
+use crate::groups::{Group, calls_of, groups_as_run};
 
 /// How much slower one group is made. On the processor each worker spins, after each of its calls, for `percent` of the time
 /// that it spent there: it follows the group's own time, so that it holds for every shape, phase and depth. On a device each
@@ -22,17 +23,26 @@ pub struct Delay {
 }
 
 impl Delay {
-    /// The calls of `plan` that are delayed.
+    /// The calls of `plan` that are delayed, where those of `together` are delayed as one: those of the group as it runs, or of
+    /// a joined group whose calls run one by one. A record then names all that is delayed.
     ///
     /// # Errors
-    /// When the percentage is no positive number, or the plan has no call of the group.
-    pub fn calls(&self, plan: &ForwardPlan) -> Result<Vec<usize>, Fault> {
+    /// When the percentage is no positive number, the plan has no call of the group, or some run together with others.
+    pub fn calls(&self, plan: &ForwardPlan, together: &[Range<usize>]) -> Result<Vec<usize>, Fault> {
         if !(self.percent.is_finite() && self.percent > 0.0) {
             return Err(Fault::new("delay", "a percentage above 0", self.percent.to_string()));
         }
+        let run = groups_as_run(plan, together)?;
+        if let Some((_, calls)) = run.iter().find(|(group, _)| *group == self.group) {
+            return Ok(calls.clone());
+        }
         let calls = calls_of(plan, self.group)?;
-        if calls.is_empty() {
-            return Err(Fault::new("delay", format!("a group of plan {}", plan.name), format!("`{}`", self.group)));
+        let carried = together.iter().filter(|t| t.len() > 1).any(|t| calls.iter().any(|call| t.contains(call)));
+        if calls.is_empty() || carried {
+            let names: Vec<&str> = run.iter().map(|(group, _)| group.name()).collect();
+            let expected = format!("a group as it runs in a step of plan {}: {}", plan.name, names.join(", "));
+            return Err(Fault::new("delay", expected, format!("`{}`", self.group))
+                .remedy("calls that run together are delayed together"));
         }
         Ok(calls)
     }

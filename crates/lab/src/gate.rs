@@ -12,6 +12,10 @@ mod emitted;
 
 use cache::Differences;
 use tare_engine::{Engine, Retained};
+use tare_evidence::checks::{
+    ACCURACY_LOGIT, ACCURACY_RANK, CACHE, CACHED_TOKENS, EMULATION_LOGIT, EMULATION_RANK, OPERATORS, ROUNDS_AGREE,
+    WARM_UPS,
+};
 use tare_evidence::gate::{Check, GateReport, Miss};
 use tare_evidence::samples::RowTokens;
 use tare_ops::{Class, Order, class::CLASSES};
@@ -26,17 +30,6 @@ use crate::work::ClockedRequest;
 
 /// Misses that are written out for one check; all of them count.
 const MISSES_SHOWN: usize = 8;
-
-/// The check of the ids of all runs against those of the first.
-pub(crate) const ROUNDS_AGREE: &str = "rounds-agree";
-/// The check of warm-ups that draw fewer tokens than the request.
-pub(crate) const WARM_UPS: &str = "warm-ups";
-/// The check of cached keys and values of several tokens of a layer.
-pub(crate) const CACHE: &str = "kv";
-/// The check of those of the token that is furthest away.
-pub(crate) const CACHED_TOKENS: &str = "kv-token";
-/// The check of what each launch of a step leaves.
-pub(crate) const OPERATORS: &str = "operators";
 
 /// What a run of the timed path emitted.
 #[derive(Clone, Copy, Debug)]
@@ -110,13 +103,13 @@ impl Gate<'_> {
         report.add(ROUNDS_AGREE, 0.0, &differing_ids(first, runs));
         let same_class = self.scores(self.rig.class, first)?;
         let limits = self.thresholds.emulation(self.rig.class);
-        report.add("emulation-logit", limits.logit, &logit_errors(first, &same_class, runs));
-        report.add("emulation-rank", limits.rank_gap, &rank_gaps(&same_class));
+        report.add(EMULATION_LOGIT, limits.logit, &logit_errors(first, &same_class, runs));
+        report.add(EMULATION_RANK, limits.rank_gap, &rank_gaps(&same_class));
         if self.rig.class.name != CLASSES[0].name {
             let exact = self.scores(CLASSES[0], first)?;
             let limits = self.thresholds.accuracy(self.rig.class.name)?;
-            report.add("accuracy-logit", limits.logit, &logit_errors(first, &exact, runs));
-            report.add("accuracy-rank", limits.rank_gap, &rank_gaps(&exact));
+            report.add(ACCURACY_LOGIT, limits.logit, &logit_errors(first, &exact, runs));
+            report.add(ACCURACY_RANK, limits.rank_gap, &rank_gaps(&exact));
         }
         Ok(report)
     }

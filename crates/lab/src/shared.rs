@@ -47,7 +47,8 @@ pub trait Shared: Backend {
 
 impl Shared for CpuBackend {
     fn plant(&mut self, delay: Delay, exe: Executable, plan: &ForwardPlan) -> Result<(), OpError> {
-        Ok(CpuBackend::plant(self, exe, &delay.calls(plan)?, Dose::Percent(delay.percent))?)
+        let calls = delay.calls(plan, &self.carried(exe)?)?;
+        Ok(CpuBackend::plant(self, exe, &calls, Dose::Percent(delay.percent))?)
     }
 
     fn calls_of(&self, exe: Executable, plan: &ForwardPlan, part: &str) -> Result<Vec<usize>, OpError> {
@@ -81,7 +82,7 @@ impl Shared for CpuBackend {
 
 impl<D: Device> Shared for CudaBackend<D> {
     fn plant(&mut self, delay: Delay, exe: Executable, plan: &ForwardPlan) -> Result<(), OpError> {
-        self.stretch(exe, &delay.calls(plan)?, delay.percent)
+        self.stretch(exe, &delay.calls(plan, &[])?, delay.percent)
     }
 
     fn calls_of(&self, exe: Executable, plan: &ForwardPlan, part: &str) -> Result<Vec<usize>, OpError> {

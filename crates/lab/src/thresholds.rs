@@ -109,11 +109,14 @@ impl Thresholds {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tare_evidence::checks::{ANY_ORDER, EXACT_CLASS, NO_CACHE};
+    use tare_model::CacheKind;
+    use tare_ops::class::CLASSES;
 
     #[test]
     fn every_class_has_limits() {
         let t = Thresholds::built_in().unwrap();
-        for c in tare_ops::class::CLASSES {
+        for c in CLASSES {
             assert!(t.accuracy(c.name).is_ok(), "{}", c.name);
         }
         assert!(t.accuracy("fp8").is_err());
@@ -121,5 +124,16 @@ mod tests {
         let of = |name| t.emulation(Class::by_name(name).unwrap());
         assert!(of("bf16") == exact && of("f32") == exact, "an order that is kept leaves nothing open");
         assert!(of("bf16-free") != exact);
+    }
+
+    /// A verifier of records knows neither classes nor plans: it goes by these words and by the version's number.
+    #[test]
+    fn a_record_says_which_checks_it_needs_in_the_words_of_a_verifier() {
+        assert!(Thresholds::built_in().unwrap().version.parse::<u32>().is_ok());
+        assert_eq!(CLASSES[0].name, EXACT_CLASS);
+        for c in CLASSES {
+            assert_eq!(c.name.ends_with(ANY_ORDER), c.order == Order::Free, "{}", c.name);
+        }
+        assert_eq!(format!("{:?}", CacheKind::Recompute).to_lowercase(), NO_CACHE);
     }
 }

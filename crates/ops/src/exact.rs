@@ -211,7 +211,7 @@ pub fn attention(q: &[f32], scale: f32, slack: Slack, keys: &[&[f32]], values: &
         terms.fold((0.0, 0.0), |(sum, size), term| (sum + term, size + term.abs()))
     };
     let scores: Vec<(f64, f64)> = keys.iter().map(score).collect();
-    let size = scores.iter().fold(0.0f64, |m, (_, size)| m.max(size * scale));
+    let size = scores.iter().fold(0.0f64, |m, (_, size)| m.max(size * scale.abs()));
     let most = scores.iter().fold(f64::NEG_INFINITY, |m, (s, _)| m.max(s * scale));
     let weights: Vec<f64> = scores.iter().map(|(s, _)| (s * scale - most).exp()).collect();
     let sum: f64 = weights.iter().sum();
@@ -225,7 +225,8 @@ pub fn attention(q: &[f32], scale: f32, slack: Slack, keys: &[&[f32]], values: &
             largest = largest.max(v.abs());
         }
     }
-    let share = WEIGHT + SCORE * size;
+    // Weights have the sum 1, whatever they are.
+    let share = (WEIGHT + SCORE * size).min(2.0);
     for limit in &mut bounds.limit {
         // So far it is the size of what is added.
         *limit = share * largest + LOST + if rounded { BF16 * *limit } else { 0.0 };
@@ -354,6 +355,32 @@ mod tests {
             peaked[0] = 0.0;
             assert!(log_probabilities(&peaked, &[0.0]).off(0, in_runs(&peaked, vocab / 16)) > 1.0, "{vocab}");
         }
+    }
+
+    /// The sign of a factor changes no size: neither that of a scale nor those of what it is multiplied with.
+    #[test]
+    fn limits_are_sizes_whatever_the_signs() {
+        let (q, key, v) = ([1.5f32, -2.0, 0.25], [[0.5f32, 1.0, -3.0], [-1.0, 0.75, 2.0]], [[1.0f32, -4.0, 2.0]; 2]);
+        let minus = |x: &[f32; 3]| x.map(|x| -x);
+        let of = |q: &[f32], scale: f32, [k, l]: &[[f32; 3]; 2], [v, w]: &[[f32; 3]; 2]| {
+            attention(q, scale, Slack::F32, &[k, l], &[v, w])
+        };
+        let want = of(&q, 8.0, &key, &v);
+        assert!(want.limit.iter().all(|l| *l > WEIGHT * 4.0), "scores have a share: {:?}", want.limit);
+        assert_eq!(of(&minus(&q), -8.0, &key, &v), want);
+        assert_eq!(of(&q, -8.0, &key.map(|k| minus(&k)), &v), want);
+        let turned = of(&q, 8.0, &key, &v.map(|v| minus(&v)));
+        assert_eq!((turned.limit, turned.value), (want.limit, want.value.iter().map(|v| -v).collect::<Vec<_>>()));
+
+        let unit = |gate: f64, up: f64| {
+            let around = |value: f64| Bounds { value: vec![value], limit: vec![0.5] };
+            swiglu(&around(gate), &around(up)).limit[0]
+        };
+        assert_eq!(unit(2.0, 3.0), unit(2.0, -3.0));
+        let mut sum = [Bounds::exactly(&[1.0]), Bounds::exactly(&[1.0])];
+        sum[0].add(&Bounds::exactly(&[3.0]));
+        sum[1].add(&Bounds::exactly(&[-3.0]));
+        assert_eq!(sum[0].limit, sum[1].limit);
     }
 
     #[test]

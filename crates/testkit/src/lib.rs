@@ -5,9 +5,11 @@
 #![forbid(unsafe_code)]
 
 mod close;
+mod noting;
 mod tensors;
 
 pub use close::assert_close;
+pub use noting::Noting;
 pub use tensors::{Element, Tensors};
 
 use std::path::{Path, PathBuf};

@@ -6,6 +6,7 @@ use tare_core::Reading;
 use tare_core::units::{human_bytes, human_ns};
 use tare_evidence::derive::{Derived, OnDevice, Phase, Spread};
 use tare_evidence::gate::GateReport;
+use tare_evidence::identity::together_told;
 use tare_evidence::record::{Memory, Startup};
 use tare_evidence::{Outcome, Record};
 
@@ -194,7 +195,7 @@ fn phase(name: &str, p: &Phase, sequences: u32) {
     let r = &p.rate_tokens_per_s;
     let of_one = match sequences {
         1 => String::new(),
-        n => format!(" of {n} sequences together, {:.1} of one", r.median / f64::from(n)),
+        n => format!("{}, {:.1} of one", together_told(n), r.median / f64::from(n)),
     };
     println!(
         "  {name:8} {:.1} tok/s{of_one} ({:.1} to {:.1}), {}; {floor}",

@@ -81,16 +81,8 @@ fn plan(ready: &Ready, as_json: bool) -> Result<()> {
     println!("  hypothesis  {}", study.hypothesis);
     println!("  falsifier   {}", study.falsifier);
     println!("  misleads    {}", study.misleads);
-    let w = &study.work;
-    let several = if w.sequences > 1 { format!("{} sequences of ", w.sequences) } else { String::new() };
-    println!(
-        "  work        {}, {several}{} in, {} out, depth {}; {} decides",
-        w.model,
-        w.prompt_tokens,
-        w.output_tokens,
-        w.depth,
-        study.metric.name()
-    );
+    let w = &ready.plan.work;
+    println!("  work        {}, {}; {} decides", w.model, w.lengths(), study.metric.name());
     let mut table = Table::new();
     table.load_style(UTF8_FULL_CONDENSED);
     table.set_header(["arm", "what", "binary", "model"]);

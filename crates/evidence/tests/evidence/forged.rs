@@ -103,19 +103,38 @@ fn a_gate_is_held_against_the_samples() {
     for check in 0..6 {
         refused("gate.checks: ", |r| judged(r, |report| report.checks[check].compared += 1));
     }
-    // Version 6 of the limits knows one check more, which counts as that of the cache does; older records lack it.
-    let with_tokens = |r: &mut Record, more: u64| {
+    // From version 6 on the limits have one check more, which counts as that of the cache does.
+    let with_tokens = |r: &mut Record, more: u64, version: &str| {
         judged(r, |report| {
             let cache = report.checks.iter().find(|c| c.name == "kv").cloned().unwrap();
             report.checks.push(Check { name: "kv-token".into(), compared: cache.compared + more, ..cache });
+            report.thresholds_version = version.into();
         });
     };
-    let record = forged(|r| with_tokens(r, 0));
-    assert!(record.faults().unwrap().is_empty(), "{:?}", record.faults());
-    refused("gate.checks: kv-token: compared", |r| with_tokens(r, 1));
+    for version in ["1", "6", "7"] {
+        let record = forged(|r| with_tokens(r, 0, version));
+        assert!(record.faults().unwrap().is_empty(), "{:?}", record.faults());
+        refused("gate.checks: kv-token: compared", |r| with_tokens(r, 1, version));
+    }
     refused("gate.checks: rounds-agree: max_error", |r| {
         judged(r, |report| (report.checks[0].max_error, report.checks[0].limit) = (1.0, 1.0));
     });
+}
+
+#[test]
+fn a_check_that_its_version_has_cannot_be_left_out() {
+    for version in ["6", "7"] {
+        refused("gate.checks: kv-token", |r| judged(r, |report| report.thresholds_version = version.into()));
+    }
+    for left_out in 0..6 {
+        refused("gate.checks: ", |r| {
+            judged(r, |report| {
+                report.checks.remove(left_out);
+                report.thresholds_version = "5".into();
+            });
+        });
+    }
+    refused("gate.thresholds_version", |r| judged(r, |report| report.thresholds_version = "older".into()));
 }
 
 /// Ids that differ and a check that owns up to it: the counts follow, and only the limit is a lie.

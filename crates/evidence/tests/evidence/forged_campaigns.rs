@@ -6,11 +6,13 @@ use serde_json::json;
 use std::fs;
 use tare_core::Reading;
 use tare_evidence::campaign::{Campaign, CampaignOutcome, Pair, PairRole, RoundLog};
+use tare_evidence::floor::{Ceiling, CeilingSample};
+use tare_evidence::floors::Floors;
 use tare_evidence::gate::Judgement;
-use tare_evidence::opening::Opening;
+use tare_evidence::opening::{OpenedArm, Opening};
 use tare_evidence::ruling::rule;
 use tare_evidence::stats::samples_for_power;
-use tare_evidence::study::{A_A, Design, Metric, RoundsBy, StudyPlan};
+use tare_evidence::study::{A_A, ArmPlan, Design, Metric, RoundsBy, StudyPlan};
 use tare_evidence::{Document, Draft, Ledger, Record, Strictness, verify};
 
 /// What a change of a study is refused with, and the change.
@@ -208,6 +210,69 @@ fn arms_of_one_class_draw_the_same_tokens_under_the_same_limits() {
         assert!(said.contains(says), "{said}");
         body.outcome = CampaignOutcome::Unruled { why: said };
         assert_eq!(appended(&opening, &records, body), Ok(()), "without a verdict it is kept");
+    }
+}
+
+/// The records of a campaign with an arm that measures what is read, which had a turn of one sample beside each of three arms,
+/// after `change` of what the candidate quotes, or of what all do.
+fn beside_a_ceiling(of_all: bool, change: impl Fn(&mut Vec<Ceiling>)) -> Result<(), String> {
+    let mut study = specimen::study();
+    study.arms.push(ArmPlan { label: "top".into(), what: json!({ "ceiling": "read" }) });
+    let arms = study.arms.iter().map(|a| OpenedArm { label: a.label.clone(), facts: json!({}) }).collect();
+    let opening = specimen::opening();
+    let body = Opening { study: study.clone(), arms, ..opening.body };
+    let opening = Document::seal(opening.about, opening.provenance, body).unwrap();
+    let sealed = |(label, percent): (&str, u64)| {
+        let mut draft = specimen::draft(label, [percent; 6]);
+        let ceilings = &mut draft.measured.ceilings;
+        ceilings.truncate(1);
+        ceilings[0].arm = Some("top".into());
+        let sample = |n: u32| CeilingSample {
+            round: Some(n / 3),
+            turn: Some(n % 3),
+            amount: 100_000 + u64::from(n),
+            ns: 1_000_000,
+        };
+        ceilings[0].samples = Reading::Available((0..6 * 3).map(sample).collect());
+        if of_all || label == "fused" {
+            change(ceilings);
+        }
+        Record::seal(draft).unwrap()
+    };
+    let records = [("paged", 100), (A_A, 101), ("fused", 75)].map(sealed);
+    let mut body = specimen::body(&opening, &records);
+    let both: Vec<_> = records[1..].iter().map(|r| (records[0].clone(), r.clone())).collect();
+    body.floors = Floors::of(&study, &both).unwrap();
+    appended(&opening, &records, body)
+}
+
+/// Records of a campaign quote the turns of its own ceiling arms, all of them and no others.
+#[test]
+fn ceilings_of_another_campaign_are_none_of_this_one() {
+    fn samples(ceilings: &mut [Ceiling]) -> &mut Vec<CeilingSample> {
+        match &mut ceilings[0].samples {
+            Reading::Available(samples) => samples,
+            Reading::Unavailable { why } => panic!("{why}"),
+        }
+    }
+    type Change<'a> = (bool, &'a str, &'a dyn Fn(&mut Vec<Ceiling>));
+    assert_eq!(beside_a_ceiling(true, |_| {}), Ok(()));
+    let unavailable = |c: &mut Vec<Ceiling>| c[0].samples = Reading::unavailable("its arm had no turn");
+    assert_eq!(beside_a_ceiling(true, unavailable), Ok(()));
+    let cases: [Change<'_>; 9] = [
+        (false, "samples: expected those of", &|c| samples(c).iter_mut().for_each(|s| s.amount *= 2)),
+        (false, "samples: expected those of", &|c| c[0].threads += 1),
+        (false, "samples: expected those of", &unavailable),
+        (false, "samples: expected those of", &|c| c.clear()),
+        (true, "arm: expected those of the arms", &|c| c.clear()),
+        (true, "arm: expected those of the arms", &|c| c[0].arm = Some("best".into())),
+        (true, "arm: expected those of the arms", &|c| c[0].arm = None),
+        (true, "read: expected samples of every turn", &|c| drop(samples(c).pop())),
+        (true, "read: expected samples of every turn", &|c| samples(c).last_mut().unwrap().turn = Some(3)),
+    ];
+    for (of_all, says, change) in cases {
+        let said = beside_a_ceiling(of_all, change).unwrap_err();
+        assert!(said.contains("ceilings: ") && said.contains(says), "{says}: {said}");
     }
 }
 

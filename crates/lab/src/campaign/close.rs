@@ -3,6 +3,7 @@
 use serde_json::json;
 use tare_core::Fault;
 use tare_core::Reading;
+use tare_evidence::checks::{CACHE, CACHED_TOKENS, ROUNDS_AGREE};
 use tare_evidence::floor::{Ceiling, CeilingSample};
 use tare_evidence::gate::{Check, GateReport, Miss};
 use tare_evidence::provenance::Provenance;
@@ -19,7 +20,6 @@ use crate::campaign::design::{Seating, Slot};
 use crate::campaign::journal::{Journal, RoundLog};
 use crate::facts::{self, ArmFacts};
 use crate::floor::CeilingKind;
-use crate::gate::{CACHE, CACHED_TOKENS, ROUNDS_AGREE};
 use crate::host::{self, Moment};
 use crate::study::Study;
 use crate::weigh::timing_contract;

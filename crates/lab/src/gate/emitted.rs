@@ -3,10 +3,11 @@
 //! The F32 reference scores prompt and emitted ids, and the limits are those of the class that the engine declares. It
 //! is stage 2 of tare's own gate, by the same rule and the same scores.
 
+use tare_evidence::checks::{ACCURACY_LOGIT, ACCURACY_RANK, KNOWN_IDS, OUTPUT_LENGTH, OUTPUT_LOGITS, ROUNDS_AGREE};
 use tare_evidence::gate::GateReport;
 use tare_ops::class::CLASSES;
 
-use super::{Add, Finding, Gate, ROUNDS_AGREE, Run, differing_ids, logit_errors, rank_gaps};
+use super::{Add, Finding, Gate, Run, differing_ids, logit_errors, rank_gaps};
 use crate::LabError;
 use crate::work::ClockedRequest;
 
@@ -25,16 +26,16 @@ impl Gate<'_> {
             return Err(LabError::Judge("there is no run to judge".to_string()));
         };
         report.add(ROUNDS_AGREE, 0.0, &differing_ids(first, runs));
-        report.add("output-length", 0.0, &other_lengths(self.requests, runs));
-        report.add("ids-in-vocabulary", 0.0, &unknown_ids(first, self.rig.model.config().vocab));
+        report.add(OUTPUT_LENGTH, 0.0, &other_lengths(self.requests, runs));
+        report.add(KNOWN_IDS, 0.0, &unknown_ids(first, self.rig.model.config().vocab));
         if !report.misses.is_empty() {
             return Ok(report);
         }
         let exact = self.scores(CLASSES[0], first)?;
-        report.add("accuracy-rank", limits.rank_gap, &rank_gaps(&exact));
+        report.add(ACCURACY_RANK, limits.rank_gap, &rank_gaps(&exact));
         if runs.iter().flat_map(|r| r.rows).any(|row| !row.logits.is_empty()) {
-            report.add("output-logits", 0.0, &missing_logits(runs));
-            report.add("accuracy-logit", limits.logit, &logit_errors(first, &exact, runs));
+            report.add(OUTPUT_LOGITS, 0.0, &missing_logits(runs));
+            report.add(ACCURACY_LOGIT, limits.logit, &logit_errors(first, &exact, runs));
         }
         Ok(report)
     }

@@ -62,7 +62,7 @@ mod tests {
 
     fn stage(call: usize, kernel: &str, of_worker: [usize; 2]) -> Dispatch {
         let split = Split::Fixed { unit: "rows", items: 4, chunk: 1, of_worker: of_worker.to_vec() };
-        Dispatch { call, kernel: kernel.into(), stage: "kernel", rows: 4, split }
+        Dispatch { call, first_call: call, kernel: kernel.into(), stage: "kernel", rows: 4, split }
     }
 
     fn covered(groups: Vec<Vec<Dispatch>>) -> Coverage {

@@ -126,17 +126,17 @@ pub struct GroupTime {
 /// Stages that were launched alike.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallKind {
-    /// Key of the kernel.
+    /// Key of the kernel; of calls that run together all of them, joined by `+`.
     pub kernel: String,
-    /// What the stage does for the call.
+    /// What the stage does for its calls.
     pub stage: String,
     /// How many.
     pub count: usize,
     /// Rows.
     pub rows: usize,
-    /// Output width.
+    /// Output width, of the last call.
     pub n: usize,
-    /// Input width.
+    /// Input width, of the first call.
     pub k: usize,
     /// Who did what.
     pub split: String,
@@ -264,14 +264,14 @@ fn kinds(plan: &ForwardPlan, context: usize, ran: &[Dispatch]) -> Vec<CallKind> 
     let mut kinds: Vec<CallKind> = Vec::new();
     let mut known: BTreeMap<String, usize> = BTreeMap::new();
     for d in ran {
-        let shape = op_shape(plan, &plan.calls[d.call].op, context);
+        let shape = |call: usize| op_shape(plan, &plan.calls[call].op, context);
         let kind = CallKind {
             kernel: d.kernel.clone(),
             stage: d.stage.to_string(),
             count: 1,
             rows: d.rows,
-            n: shape.n,
-            k: shape.k,
+            n: shape(d.call).n,
+            k: shape(d.first_call).k,
             split: d.split.to_string(),
         };
         match known.get(&format!("{kind:?}")) {

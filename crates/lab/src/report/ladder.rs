@@ -71,19 +71,16 @@ fn metric(metric: Metric) -> &'static str {
 
 /// What was compared, on which work; classes, files and heads by name where arms differ in them.
 fn title(c: &Campaign, records: &BTreeMap<String, Entry>) -> String {
-    let w = &c.study.work;
     let across = across(c, records);
     let across =
         if across.is_empty() { String::new() } else { format!("; across representations: {}", across.join(", ")) };
     format!(
-        "{}: {} against {} on {}, {} in, {} out, depth {}{across}",
+        "{}: {} against {} on {}, {}{across}",
         c.study.name,
         metric(c.study.metric),
         c.study.baseline,
-        w.model,
-        w.prompt_tokens,
-        w.output_tokens,
-        w.depth
+        c.study.work.model,
+        c.study.work.lengths()
     )
 }
 
@@ -289,6 +286,18 @@ mod tests {
             html.contains("base beside a-a") && html.contains("base beside other"),
             "each met a baseline of its own"
         );
+    }
+
+    #[test]
+    fn a_title_says_how_many_sequences_ran_together() {
+        let heading = |sequences: u32| {
+            let (mut campaign, records) = campaign(ruled());
+            campaign.document.body.study.work.sequences = sequences;
+            let html = section(&campaign, &records);
+            html.split("<h3>").nth(1).unwrap().split("</h3>").next().unwrap().to_string()
+        };
+        assert!(heading(8).contains("on the-model, 8 sequences of 128 in, 65 out, depth 0"), "{}", heading(8));
+        assert!(heading(1).contains("on the-model, 128 in, 65 out, depth 0"), "{}", heading(1));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use tare_core::Reading;
 use tare_core::units::{human_bytes, human_ns};
 use tare_evidence::derive::{Phase, metric_ns};
+use tare_evidence::identity::together_told;
 use tare_evidence::samples::TimedRound;
 use tare_evidence::study::Metric;
 use tare_evidence::{Outcome, Record, State};
@@ -27,10 +28,11 @@ pub(crate) fn facts(record: &Record) -> Vec<(&'static str, String)> {
     };
     let mut facts = vec![("gate", misses)];
     let Some(d) = record.derived() else { return facts };
-    facts.push(("prefill tok/s", short(d.prefill.rate_tokens_per_s.median)));
+    let rate = |p: &Phase| short(p.rate_tokens_per_s.median) + &together_told(record.work.rows);
+    facts.push(("prefill tok/s", rate(&d.prefill)));
     facts.push(("TTFT", human_ns(d.ttft_ns.median as u64)));
     match &d.decode {
-        Reading::Available(p) => facts.push(("decode tok/s", short(p.rate_tokens_per_s.median))),
+        Reading::Available(p) => facts.push(("decode tok/s", rate(p))),
         Reading::Unavailable { why } => facts.push(("decode tok/s", format!("unavailable: {why}"))),
     }
     facts.push((
@@ -116,11 +118,7 @@ fn cells(record: &Record, state: &State) -> Vec<String> {
 }
 
 fn work(record: &Record) -> String {
-    let w = &record.work;
-    let each = |all: &[u32]| all.first().copied().unwrap_or(0);
-    let several = if w.rows > 1 { format!("{} sequences of ", w.rows) } else { String::new() };
-    let (prompt, output) = (each(&w.prompt_lengths), each(&w.output_lengths));
-    format!("{}: {several}{prompt} in, {output} out, depth {}", w.shape, w.depth)
+    format!("{}: {}", record.work.shape, record.work.lengths())
 }
 
 fn floors(records: &[&Record]) -> String {
@@ -172,6 +170,23 @@ fn floors(records: &[&Record]) -> String {
 mod tests {
     use super::*;
     use tare_evidence::Ledger;
+
+    /// A rate of several sequences is no rate of one.
+    #[test]
+    fn rates_say_how_many_sequences_ran_together() {
+        let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../evidence/intel-xeon-2t");
+        let records = Ledger::at(root).list().unwrap().into_iter().map(|e| e.record);
+        let eight = records.filter(Record::passed).find(|r| r.work.rows == 8).unwrap();
+        let rates = |record: &Record| {
+            let said = facts(record).into_iter().filter(|(name, _)| name.ends_with("tok/s"));
+            said.map(|(_, value)| value).collect::<Vec<_>>()
+        };
+        assert_eq!(rates(&eight).len(), 2);
+        assert!(rates(&eight).iter().all(|r| r.ends_with(" of 8 sequences together")), "{:?}", rates(&eight));
+        let mut alone = eight.clone();
+        alone.work.rows = 1;
+        assert!(rates(&alone).iter().all(|r| !r.contains("sequences")), "{:?}", rates(&alone));
+    }
 
     #[test]
     fn a_step_that_counts_in_no_figure_makes_no_round_far() {

@@ -145,6 +145,29 @@ fn a_planted_delay_is_in_its_group_and_in_no_other() {
     assert_eq!(plain.resolved()[0].digest, planted.resolved()[0].digest, "the plan itself is the same");
 }
 
+/// What a delay is called is what is delayed: every group as it runs, or joined of some that run one by one; any other is
+/// refused by the names of those that run.
+#[test]
+fn a_delay_is_called_by_all_that_it_delays() {
+    for (spec, heads) in [("synthetic:qwen3-tiny", Group::NormedHeads), ("synthetic:llama-tiny", Group::Heads)] {
+        let scene = Scene::new(spec, 0);
+        for group in Group::ALL {
+            let rig = Rig { delay: Some(Delay { group, percent: 50.0 }), ..scene.rig("paged") };
+            let whole = [Group::GatedUnit, heads].contains(&group);
+            let part = [Group::Rope, Group::KvAppend, Group::NormedHeads, Group::Heads].contains(&group);
+            if part && !whole {
+                let e = format!("{:?}", rig.engine().unwrap_err());
+                assert!(e.contains("as it runs") && e.contains(heads.name()), "{spec} {group}: {e}");
+                continue;
+            }
+            let r = scene.replay(&rig, Phase::Decode, 1, Warmth::Warm);
+            let delayed = r.groups.iter().filter(|g| g.kinds.iter().any(|k| k.stage == "planted delay"));
+            let names: Vec<&str> = delayed.map(|g| g.group.name()).collect();
+            assert_eq!(names.join("+"), group.name(), "{spec}");
+        }
+    }
+}
+
 #[test]
 fn delays_that_mean_nothing_are_refused() {
     for text in ["down", "down=", "nowhere=5", "down=x"] {

@@ -6,6 +6,7 @@ use std::path::Path;
 use tare_core::Reading;
 use tare_evidence::campaign::CampaignOutcome;
 use tare_evidence::decision::Decided;
+use tare_evidence::identity::together_told;
 use tare_evidence::present::Present;
 use tare_evidence::{AnyDocument, Ledger, Record, State};
 use tare_lab::host;
@@ -34,7 +35,9 @@ pub(super) fn run(folder: &Path, as_json: bool) -> Result<()> {
         let reopened = present.reopens(&e.record);
         lines.push(Line {
             says: rates(&e.record),
-            json: json!({ "path": e.path, "passed": e.record.passed(), "rates": rates_json(&e.record) }),
+            json: json!({
+                "path": e.path, "passed": e.record.passed(), "sequences": e.record.work.rows, "rates": rates_json(&e.record),
+            }),
             id: e.record.id,
             kind: "record",
             title: e.record.about.title,
@@ -98,7 +101,8 @@ fn rates(record: &Record) -> String {
         Reading::Available(p) => format!("{:.1}", p.rate_tokens_per_s.median),
         Reading::Unavailable { .. } => "no".to_string(),
     };
-    format!("prefill {:.1}, decode {decode} tok/s", d.prefill.rate_tokens_per_s.median)
+    let prefill = d.prefill.rate_tokens_per_s.median;
+    format!("prefill {prefill:.1}, decode {decode} tok/s{}", together_told(record.work.rows))
 }
 
 fn rates_json(record: &Record) -> Value {
@@ -117,6 +121,7 @@ fn verdicts(document: &AnyDocument) -> (String, Value) {
                 let verdicts: Vec<(String, &str)> =
                     ruled.rulings.iter().map(|r| (r.arm.clone(), Decided::from(r.verdict).name())).collect();
                 let text = verdicts.iter().map(|(arm, v)| format!("{arm} {v}")).collect::<Vec<_>>().join(", ");
+                let text = text + &together_told(d.body.study.work.sequences);
                 (text, json!(verdicts.into_iter().collect::<std::collections::BTreeMap<_, _>>()))
             }
             CampaignOutcome::Unruled { why } => (format!("unruled: {why}"), Value::Null),
@@ -132,6 +137,34 @@ fn verdicts(document: &AnyDocument) -> (String, Value) {
         AnyDocument::Accuracy(d) => {
             let figures = &d.body.derived;
             (format!("{} arms over {} tokens", figures.arms.len(), figures.scored), Value::Null)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rates of several sequences are no rates of one.
+    #[test]
+    fn a_line_says_how_many_sequences_ran_together() {
+        let ledger = Ledger::at(concat!(env!("CARGO_MANIFEST_DIR"), "/../../evidence/intel-xeon-2t"));
+        let mut seen = [0; 2];
+        for e in ledger.list().unwrap() {
+            let several = e.record.work.rows > 1;
+            seen[usize::from(several)] += 1;
+            let says = rates(&e.record);
+            assert_eq!(
+                says.ends_with(&format!("tok/s of {} sequences together", e.record.work.rows)),
+                several,
+                "{says}"
+            );
+        }
+        assert!(seen.iter().all(|&n| n > 0), "records of one sequence and of several: {seen:?}");
+        for e in ledger.documents().unwrap() {
+            let AnyDocument::Campaign(d) = &e.document else { continue };
+            let says = verdicts(&e.document).0;
+            assert_eq!(says.contains(" sequences together"), d.body.study.work.sequences > 1, "{says}");
         }
     }
 }

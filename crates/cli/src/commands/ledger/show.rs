@@ -85,8 +85,7 @@ fn study(study: &StudyPlan) {
     let labels = study.labels().join(", ");
     let (design, metric) = (study.design.name(), study.metric.name());
     println!("  design   {design}, {} rounds of {labels}; {metric} is compared", study.rounds);
-    let w = &study.work;
-    println!("  work     {}, {} in, {} out, depth {}", w.model, w.prompt_tokens, w.output_tokens, w.depth);
+    println!("  work     {}, {}", study.work.model, study.work.lengths());
 }
 
 fn opening(opening: &Opening) {

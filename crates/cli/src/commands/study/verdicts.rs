@@ -5,6 +5,7 @@ use tare_core::Reading;
 use tare_evidence::Record;
 use tare_evidence::campaign::{Campaign, CampaignOutcome, PairRole};
 use tare_evidence::derive::{Derived, Phase};
+use tare_evidence::identity::together_told;
 use tare_evidence::ruling::{ArmRuling, Ruled};
 use tare_evidence::stats::{Interval, Verdict};
 use tare_evidence::study::{Metric, Rule, StudyPlan};
@@ -14,7 +15,7 @@ use tare_lab::report::floor_lines;
 /// Prints it.
 pub(crate) fn print(closed: &Closed) {
     let campaign = &closed.document.body;
-    println!("{}: {}", campaign.study.name, campaign.study.question);
+    println!("{}", heading(&campaign.study));
     match &campaign.outcome {
         CampaignOutcome::Unruled { why } => println!("  no verdict: {why}"),
         CampaignOutcome::Ruled(ruled) => {
@@ -35,12 +36,23 @@ pub(crate) fn print(closed: &Closed) {
     println!("  closing  {}", closed.path.display());
 }
 
+/// What was asked, of which work.
+fn heading(study: &StudyPlan) -> String {
+    format!("{}: {}\n  {}, {}", study.name, study.question, study.work.model, study.work.lengths())
+}
+
+/// The unit of the figures: a rate is that of all sequences, a time that of all of them or of a step of theirs.
+fn unit(study: &StudyPlan) -> String {
+    let unit = if matches!(study.metric, Metric::Prefill | Metric::Decode) { "tok/s" } else { "ms" };
+    unit.to_string() + &together_told(study.work.sequences)
+}
+
 fn table(campaign: &Campaign, ruled: &Ruled, records: &[Record]) -> Table {
     let metric = campaign.study.metric;
     let mut table = Table::new();
     table.load_style(UTF8_FULL_CONDENSED);
-    let unit = if matches!(metric, Metric::Prefill | Metric::Decode) { "tok/s" } else { "ms" };
-    table.set_header(["arm", unit, "beside it", "ratio", "interval", "% of floor", "verdict"]);
+    let unit = unit(&campaign.study);
+    table.set_header(["arm", unit.as_str(), "beside it", "ratio", "interval", "% of floor", "verdict"]);
     let find = |id: &str| records.iter().find(|r| r.id == id);
     for pair in &campaign.pairs {
         let (Some(baseline), Some(arm)) = (find(&pair.baseline.id), find(&pair.candidate.id)) else { continue };
@@ -159,5 +171,30 @@ fn sentence(study: &StudyPlan, r: &ArmRuling) -> String {
         (Verdict::Inconclusive { needs_rounds }, _) => {
             format!("{}: {seen}; these rounds do not tell, about {needs_rounds} would at this spread", r.arm)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tare_evidence::{AnyDocument, Ledger};
+
+    /// A committed campaign of several sequences and one of a sequence alone.
+    #[test]
+    fn a_campaign_says_how_many_sequences_ran_together() {
+        let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../evidence/intel-xeon-2t");
+        let documents = Ledger::at(root).documents().unwrap();
+        let study = |sequences: u32| {
+            let campaigns = documents.iter().filter_map(|e| match &e.document {
+                AnyDocument::Campaign(d) => Some(d.body.study.clone()),
+                _ => None,
+            });
+            campaigns.into_iter().find(|s| s.work.sequences == sequences).unwrap()
+        };
+        let (eight, one) = (study(8), study(1));
+        assert!(heading(&eight).contains(", 8 sequences of "), "{}", heading(&eight));
+        assert!(unit(&eight).ends_with(" of 8 sequences together"), "{}", unit(&eight));
+        assert!(!unit(&one).contains("sequences"), "{}", unit(&one));
+        assert!(!heading(&one).contains("sequences of"), "{}", heading(&one));
     }
 }

@@ -7,9 +7,9 @@
 //!   A, scores and weights [32, keys], the weights as rows of A again, o [32, E]; keys^T and values of up to 512 tokens as
 //!   tiles of B
 //! precision: products in BF16 with F32 sums as [`Tiles`] makes them; softmax in F32 with powers of two within 3e-6, its sum
-//!   over weights before rounding
-//! preconditions: a BF16 pool; context 1 at least, inside the row's table; values of later tokens in a band are finite; scores
-//!   below 2^30, past which they have no bits left below a whole power of two
+//!   over weights before rounding; where m is 2^20 or more of either sign, scores are rounded before it comes off, as the
+//!   reference rounds them
+//! preconditions: a BF16 pool; context 1 at least, inside the row's table; values of later tokens in a band are finite
 //! cost: keys and values of the context turned once for each tile, read once for each band, out of L2; 4 E flops a query and
 //!   token, a power of two each
 //! tolerance: that of `tare_ops::exact::attention` for products of BF16; the bits of a row follow from its context alone,

@@ -15,6 +15,9 @@ const RAISE: f32 = 12.0;
 const FAR: f32 = 1e30;
 /// F32 of the scores of a band and a span.
 const SCORES: usize = SPAN / STEP * 4 * TILE;
+/// Lifts up to this size are added to products that were not rounded before. Beyond it the lift, which comes of a rounded product,
+/// is too far from the product itself: from 2^31 on by more than the largest exponent of F32.
+const NEAR: f32 = 1_048_576.0;
 /// Turns in which a band's queries are asked for, while the one before is at work.
 const TURNS: usize = 8;
 /// Tokens of a step.
@@ -330,10 +333,23 @@ impl Softening {
     }
 }
 
-/// What makes `score` at most 1, as a whole power of two.
+/// What makes `score` at most 1, as a whole power of two: not infinite, so that scores of minus infinity have a distance from it.
 #[inline(always)]
 fn lift(score: f32) -> f32 {
-    -score.ceil().clamp(-FAR, FAR)
+    -score.ceil().clamp(f32::MIN, f32::MAX)
+}
+
+/// Weights of scores: `2^(factor s + lift)`.
+#[inline(always)]
+fn powers<L: Lanes>(l: L, s: [L::V; 2], factor: f32, lift: f32) -> [L::V; 2] {
+    let (factor, add) = (l.splat(factor), l.splat(lift));
+    // No closures: only what is taken into this function has its instructions.
+    let x = if lift.abs() < NEAR {
+        [l.fma(s[0], factor, add), l.fma(s[1], factor, add)]
+    } else {
+        [l.add(l.mul(s[0], factor), add), l.add(l.mul(s[1], factor), add)]
+    };
+    [rough_exp2(l, x[0]), rough_exp2(l, x[1])]
 }
 
 /// Rows of a [`Softening`] up to one, whose caller has promised what [`Softening::go_on`] asks.
@@ -347,7 +363,6 @@ impl TileKernel for Rows<'_> {
     fn run<T: Tiles>(self, t: T) {
         let (l, of) = (t.lanes(), self.of);
         let (bands, band) = (&of.bands, of.bands.band(of.b));
-        let factor = l.splat(bands.factor);
         for i in of.done..self.to {
             let (r, token) = (i % BAND, of.span + i / BAND * STEP);
             let (first, end) = (token as f32, (token + STEP) as f32);
@@ -365,9 +380,7 @@ impl TileKernel for Rows<'_> {
                 if token == 0 {
                     *band.lifts.add(r) = lift(l.max_lane(l.max(s[0], s[1])) * bands.factor);
                 }
-                let add = l.splat(*band.lifts.add(r));
-                // No closures: only what is taken into this function has its instructions.
-                let p = [rough_exp2(l, l.fma(s[0], factor, add)), rough_exp2(l, l.fma(s[1], factor, add))];
+                let p = powers(l, s, bands.factor, *band.lifts.add(r));
                 let sums = l.add(l.load(band.sums.add(r * LANES)), l.add(p[0], p[1]));
                 if l.any_less(l.splat(LIMIT), sums) {
                     l.store(scores, s[0]);
@@ -414,8 +427,7 @@ impl TileKernel for Raise<'_> {
                 let (low, high) = (l.bf16s(at), l.bf16s(at.add(ROW_BYTES / 2)));
                 t.store_row(at, l.mul(low, scale), l.mul(high, scale));
             }
-            let (factor, add) = (l.splat(bands.factor), l.splat(after));
-            let p = [rough_exp2(l, l.fma(s[0], factor, add)), rough_exp2(l, l.fma(s[1], factor, add))];
+            let p = powers(l, s, bands.factor, after);
             let sums = band.sums.add(r * LANES);
             l.store(sums, l.fma(l.load(sums), scale, l.add(p[0], p[1])));
             t.store_row(of.weights(r, token), p[0], p[1]);
