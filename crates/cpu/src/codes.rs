@@ -34,6 +34,8 @@ impl<const P: usize> Block<P> {
 
 /// Blocks that no group of weights exceeds: the smallest share of a worker that makes them.
 pub const SPAN: usize = 4;
+/// Blocks behind the last one that may be read, whatever lies there: those of rows that complete a product in tiles.
+const BEHIND: usize = 8;
 /// Rows that lie together, block by block, so that a linear that goes through them walks forward in memory.
 pub const TILE: usize = 64;
 
@@ -55,10 +57,10 @@ unsafe impl Send for Codes {}
 unsafe impl Sync for Codes {}
 
 impl Codes {
-    /// Bytes of `rows` rows of `width` columns in so many planes, 1 or 2.
+    /// Bytes of `rows` rows of `width` columns in so many planes, 1 or 2, and of what may be read behind them.
     pub const fn bytes(planes: usize, rows: usize, width: usize) -> usize {
         let block = if planes == 1 { size_of::<Block<1>>() } else { size_of::<Block<2>>() };
-        rows.saturating_mul(width.div_ceil(BLOCK)).saturating_mul(block)
+        rows.saturating_mul(width.div_ceil(BLOCK)).saturating_add(BEHIND).saturating_mul(block)
     }
 
     /// Rows of `width` at `first`, where there is room for them for as long as this view is used.

@@ -11,12 +11,16 @@ mod array;
 pub mod avx2;
 #[cfg(target_arch = "aarch64")]
 pub mod neon;
+pub mod tiles;
 #[cfg(target_arch = "x86_64")]
 pub mod vnni;
 
 use tare_ops::Isa;
 
 use crate::lanes::Lanes;
+
+/// Sixteen F32 beside tiles `T`.
+pub type DotTileLanes<T> = <<<T as tiles::DotTiles>::D as Dots>::L as Lanes>::V;
 
 /// A computation written once for all types of [`Dots`].
 pub trait DotKernel {

@@ -1,5 +1,5 @@
-//! The kernels, one operator a file, written once over [`Lanes`](crate::lanes::Lanes) or
-//! [`Dots`](crate::dots::Dots).
+//! The kernels, one operator a file, written once over [`Lanes`](crate::lanes::Lanes), [`Dots`](crate::dots::Dots) or
+//! [`Pairs`](crate::pairs::Pairs).
 //!
 //! A kernel is a computation on one worker's share of a call. Where two workers could write the same element, the file
 //! says how the work is dealt out.
@@ -11,6 +11,7 @@ pub mod into_tiles;
 pub mod kv_append;
 pub mod linear;
 pub mod linear_int;
+pub mod linear_pairs;
 pub mod linear_tiles;
 pub mod norm;
 pub mod quantize;

@@ -3,7 +3,8 @@
 //! [`CpuBackend`] keeps weights as the packed bytes it is given, or in [`panels`] for linears with activations in integers,
 //! compiles a plan into a [`program`] (buffers, bound kernels, barriers), and runs a step as one parallel region of its
 //! [`pool`]. Kernels are written once over [`lanes`] and [`unpack`], or over [`dots`] and [`coded`], and give the bits of the
-//! reference in `tare-ops` on every instruction set; in the free classes those over [`tiles`] add in an order of their own.
+//! reference in `tare-ops` on every instruction set; in the free classes those over [`tiles`] and [`pairs`]
+//! add in an order of their own.
 
 pub mod backend;
 mod barrier;
@@ -23,6 +24,7 @@ pub mod layouts;
 pub mod matrix;
 pub mod memory;
 pub mod order;
+pub mod pairs;
 pub mod panels;
 mod planted;
 pub mod pool;

@@ -99,7 +99,9 @@ impl Registry {
         #[cfg(target_arch = "x86_64")]
         {
             // Before those in the reference's order: the first that is best is taken.
+            r.integers_in_tiles::<crate::dots::tiles::amx::AmxDots>();
             r.tiles::<crate::tiles::amx::Amx>();
+            r.pairs::<crate::pairs::vdpbf16::Avx512Bf16>();
             r.level::<crate::lanes::avx512::Avx512>();
             r.level::<crate::lanes::avx2::Avx2>();
         }

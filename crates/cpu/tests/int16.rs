@@ -6,7 +6,7 @@ use tare_formats::codec::dequantize;
 use tare_ops::conformance::{Case, cases, run_kernel};
 use tare_ops::reference::blocks;
 use tare_ops::reference::linear::Epilogue;
-use tare_ops::{Backend, BufId, Isa, Op, OpName, Rounding, WeightId};
+use tare_ops::{Backend, BufId, Fit, Isa, Op, OpName, Rounding, WeightId};
 
 /// What the case's call gives, by the stated arithmetic. [T, n]
 fn stated(case: &Case) -> Vec<f32> {
@@ -38,18 +38,21 @@ fn rounded_cases() -> impl Iterator<Item = (Case, Format)> {
 #[test]
 fn every_level_gives_the_stated_bits() {
     let mut compared = 0;
-    let levels = [Isa::Avx512Vnni, Isa::Avx2, Isa::NeonDotprod, Isa::Neon, Isa::Portable];
-    let pairs = levels.into_iter().flat_map(|level| [(1, level), (3, level)]);
-    for (threads, level) in pairs {
+    let levels = [Isa::Avx512Vnni, Isa::Avx2, Isa::NeonDotprod, Isa::Neon, Isa::Portable].map(|level| ("i16", level));
+    let levels = levels.into_iter().chain([("i16.tiles", Isa::Amx), ("i16.tiles", Isa::Portable)]);
+    for (threads, (word, level)) in levels.flat_map(|level| [(1, level), (3, level)]) {
         let isa = detect_isa();
         if !isa.has(level) {
             continue;
         }
-        let mut backend = CpuBackend::new(CpuConfig { threads, isa, pin: false }).unwrap();
+        let mut backend = CpuBackend::emulating_tiles(CpuConfig { threads, isa: isa.clone(), pin: false }).unwrap();
         for (case, format) in rounded_cases() {
-            let key = format!("linear.{format}.i16.{level}");
-            if !backend.variants().iter().any(|v| v.key == key) {
+            let key = format!("linear.{format}.{word}.{level}");
+            let Some(v) = backend.variants().iter().find(|v| v.key == key) else {
                 assert!(format.value_bits() > 8, "{key} is not there");
+                continue;
+            };
+            if matches!(v.fit(&case.shape(case.call), &isa), Fit::No { .. }) {
                 continue;
             }
             let got = run_kernel(&mut backend, &case, &key).unwrap();

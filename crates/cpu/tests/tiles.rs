@@ -39,9 +39,12 @@ fn amx_linears_answer_the_table() {
     }
 }
 
-/// What a case gives on the kernel of its format over tiles of `level`, if that takes it.
-fn bits_of(backend: &mut CpuBackend, case: &Case, level: Isa) -> Option<Vec<u32>> {
-    let key = format!("linear.{}.tiles.{level}", case.format()?);
+/// What the kernels over tiles do: BF16 by BF16, and codes by integers of 15 bits.
+const WORDS: [&str; 2] = ["tiles", "i16.tiles"];
+
+/// What a case gives on the kernel `word` of its format over tiles of `level`, if that takes it.
+fn bits_of(backend: &mut CpuBackend, case: &Case, word: &str, level: Isa) -> Option<Vec<u32>> {
+    let key = format!("linear.{}.{word}.{level}", case.format()?);
     let (shape, isa) = (case.shape(case.call), backend.describe().isa);
     let v = backend.variants().iter().find(|v| v.key == key)?;
     if matches!(v.fit(&shape, &isa), Fit::No { .. }) {
@@ -55,9 +58,13 @@ fn bits_of(backend: &mut CpuBackend, case: &Case, level: Isa) -> Option<Vec<u32>
 fn agree(a: (usize, Isa), b: (usize, Isa)) -> usize {
     let (mut one, mut other) = (backend(a.0), backend(b.0));
     let mut compared = 0;
-    for case in cases().iter().filter(|c| c.op() == OpName::Linear) {
-        let (Some(x), Some(y)) = (bits_of(&mut one, case, a.1), bits_of(&mut other, case, b.1)) else { continue };
-        assert!(x == y, "{}: {} and {} do not agree on {a:?} and {b:?}", case.name, x.len(), y.len());
+    let cases = cases();
+    let linears = cases.iter().filter(|c| c.op() == OpName::Linear);
+    for (case, word) in linears.flat_map(|case| WORDS.map(|word| (case, word))) {
+        let (Some(x), Some(y)) = (bits_of(&mut one, case, word, a.1), bits_of(&mut other, case, word, b.1)) else {
+            continue;
+        };
+        assert!(x == y, "{}, {word}: {} and {} do not agree on {a:?} and {b:?}", case.name, x.len(), y.len());
         compared += 1;
     }
     compared

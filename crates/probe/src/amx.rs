@@ -70,8 +70,8 @@ fn leave() -> Result<(), String> {
     Ok(())
 }
 
-/// Tile registers 0 to 7 of this thread, each set up as a whole tile: 16 rows of 64 bytes. They are given back on drop, so
-/// that the system need not save them while the thread does other things.
+/// Tile registers 0 to 7 of this thread, set up. They are given back on drop, so that the system need not save them while the
+/// thread does other things.
 #[derive(Debug)]
 pub struct InUse {
     /// The registers are those of one thread.
@@ -79,10 +79,26 @@ pub struct InUse {
 }
 
 impl InUse {
-    /// Sets them up; none where this process may not use tiles.
+    /// Sets each up as a whole tile, 16 rows of 64 bytes; none where this process may not use tiles.
     pub fn begin() -> Option<Self> {
+        Self::shaped(&WHOLE)
+    }
+
+    /// Sets them up for sums of `rows` rows over `bytes` bytes: registers 0 to 3 for C, of so many rows; 4 and 5 for A, of as
+    /// many rows of `bytes` bytes; 6 and 7 for B, of a quarter as many rows as there are bytes.
+    ///
+    /// None where this process may not use tiles.
+    pub fn narrow(rows: u8, bytes: u8) -> Option<Self> {
+        let mut shapes = WHOLE;
+        shapes.rows[..6].fill(rows);
+        shapes.row_bytes[4..6].fill(u16::from(bytes));
+        shapes.rows[6..8].fill(bytes / 4);
+        Self::shaped(&shapes)
+    }
+
+    fn shaped(shapes: &Shapes) -> Option<Self> {
         usable().available()?;
-        configure();
+        configure(shapes);
         Some(Self { _of_this_thread: PhantomData })
     }
 }
@@ -97,35 +113,37 @@ impl Drop for InUse {
     }
 }
 
+/// What `ldtilecfg` reads (Intel SDM vol. 1, 18.2): palette 1, bytes of a row and rows of each register.
+#[repr(C, align(64))]
+struct Shapes {
+    palette: u8,
+    start_row: u8,
+    reserved: [u8; 14],
+    row_bytes: [u16; 16],
+    rows: [u8; 16],
+}
+
+const WHOLE: Shapes = {
+    let (mut row_bytes, mut rows) = ([0; 16], [0; 16]);
+    let mut i = 0;
+    while i < 8 {
+        (row_bytes[i], rows[i]) = (64, 16);
+        i += 1;
+    }
+    Shapes { palette: 1, start_row: 0, reserved: [0; 14], row_bytes, rows }
+};
+
 /// Shapes the registers. Tiles must be usable.
 #[cfg(target_arch = "x86_64")]
-fn configure() {
-    /// What `ldtilecfg` reads (Intel SDM vol. 1, 18.2): palette 1, bytes of a row and rows of each register.
-    #[repr(C, align(64))]
-    struct Shapes {
-        palette: u8,
-        start_row: u8,
-        reserved: [u8; 14],
-        row_bytes: [u16; 16],
-        rows: [u8; 16],
-    }
-    static WHOLE: Shapes = {
-        let (mut row_bytes, mut rows) = ([0; 16], [0; 16]);
-        let mut i = 0;
-        while i < 8 {
-            (row_bytes[i], rows[i]) = (64, 16);
-            i += 1;
-        }
-        Shapes { palette: 1, start_row: 0, reserved: [0; 14], row_bytes, rows }
-    };
+fn configure(shapes: &Shapes) {
     // SAFETY: tiles are usable, says the caller; the shapes are 64 bytes of palette 1.
     unsafe {
-        std::arch::asm!("ldtilecfg [{}]", in(reg) &raw const WHOLE, options(nostack, preserves_flags, readonly));
+        std::arch::asm!("ldtilecfg [{}]", in(reg) std::ptr::from_ref(shapes), options(nostack, preserves_flags, readonly));
     }
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn configure() {}
+fn configure(_shapes: &Shapes) {}
 
 #[cfg(test)]
 mod tests {

@@ -15,6 +15,8 @@
 //!
 //! Workers take contiguous runs of 16 weight rows, one panel each, so that each output line of 64 bytes has one writer.
 
+pub mod tiles;
+
 use std::marker::PhantomData;
 use std::ops::Range;
 

@@ -1,17 +1,23 @@
-//! Kernels over [`Tiles`].
+//! Kernels over [`Tiles`], [`DotTiles`] and [`Pairs`].
 
 use std::marker::PhantomData;
 
 use tare_core::Format;
 use tare_ops::{Fit, Isa, IsaSet, OpName, OpShape, Order, Rounding, Slack, Variant};
 
-use super::{Entry, Registry};
+use super::{Entry, Integers, Registry};
 use crate::coded::{Coded, Visit, visit};
+use crate::dots::Dots;
+use crate::dots::tiles::{self as dot_tiles, DotTiles, TOGETHER};
 use crate::kernels::into_tiles::{self, IntoTilesFn};
+use crate::kernels::linear_int::tiles as linear_int;
+use crate::kernels::linear_pairs;
 use crate::kernels::linear_tiles::gated::{self, GatedTilesFn};
 use crate::kernels::linear_tiles::heads::{self, HeadsTilesFn};
 use crate::kernels::linear_tiles::{self, Bf16Rows, InPanels, LinearTilesFn, Stored};
+use crate::kernels::quantize;
 use crate::lanes::array::Array;
+use crate::pairs::{self, Pairs};
 use crate::tiled::Side;
 use crate::tiles::Tiles;
 use crate::tiles::emulated::Emulated;
@@ -64,7 +70,28 @@ impl Registry {
         #[cfg(target_arch = "aarch64")]
         r.attention_in_tiles::<Emulated<crate::lanes::neon::Neon>>();
         r.tiles::<Emulated<Array>>();
+        r.integers_in_tiles::<dot_tiles::emulated::Emulated>();
+        r.pairs::<pairs::emulated::Emulated>();
         r
+    }
+
+    /// The linears written over [`DotTiles`], for one instruction set.
+    pub(super) fn integers_in_tiles<T: DotTiles>(&mut self) {
+        for format in Format::ALL {
+            let Some(integers) = visit(format, IntegersOf::<T>(PhantomData)) else { continue };
+            let (what, how) =
+                ((OpName::Linear, format, "i16.tiles", T::ISA), (Order::Free, Slack::Int16Blocks, IN_BF16));
+            self.over_panels(what, how, Entry::LinearInt(integers), some_rows);
+        }
+    }
+
+    /// The linear written over [`Pairs`], for one instruction set.
+    pub(super) fn pairs<P: Pairs>(&mut self) {
+        let (op, format, isa) = (OpName::Linear, Format::BF16, P::ISA);
+        let (key, format) = (format!("{op}.{format}.pairs.{isa}"), Some(format));
+        let (order, slack, roundings, fits) = (Order::Free, Slack::F32, IN_BF16, few_rows);
+        self.variants.push(Variant { key, op, format, isa, order, slack, roundings, fits });
+        self.entries.push(Entry::Linear(linear_pairs::kernel::<P>()));
     }
 
     /// The kernels written over [`Tiles`], for one instruction set.
@@ -87,7 +114,17 @@ impl Registry {
 const IN_BF16: &[Rounding] = &[Rounding::Bf16];
 
 /// Rows from which on tiles are faster than products of single rows.
-pub(super) const MANY_ROWS: usize = 5;
+pub(super) const MANY_ROWS: usize = linear_int::LEAST;
+
+fn few_rows(v: &Variant, s: &OpShape, _: &IsaSet) -> Fit {
+    if s.rows >= MANY_ROWS || !linear_pairs::takes(s.rows, s.k) {
+        return Fit::No { why: format!("takes up to {} rows, and no longer ones than it has room for", MANY_ROWS - 1) };
+    }
+    if v.isa == Isa::Portable {
+        return Fit::Fallback { why: "its pairs are emulated".to_string() };
+    }
+    Fit::Best
+}
 
 fn many_rows(v: &Variant, s: &OpShape, _: &IsaSet) -> Fit {
     if s.rows < MANY_ROWS {
@@ -97,6 +134,24 @@ fn many_rows(v: &Variant, s: &OpShape, _: &IsaSet) -> Fit {
         return Fit::Fallback { why: "its tiles are emulated".to_string() };
     }
     Fit::Best
+}
+
+fn some_rows(v: &Variant, s: &OpShape, isa: &IsaSet) -> Fit {
+    if s.rows > TOGETHER {
+        return Fit::No { why: format!("takes up to {TOGETHER} rows") };
+    }
+    many_rows(v, s, isa)
+}
+
+/// The linear of a format over integers of 15 bits in tiles of `T`.
+struct IntegersOf<T>(PhantomData<T>);
+
+impl<T: DotTiles> Visit for IntegersOf<T> {
+    type Output = Integers;
+    fn visit<F: Coded>(self) -> Integers {
+        let quantize = quantize::kernel::<<T::D as Dots>::L, 2>();
+        Integers { planes: 2, quantize, product: linear_int::kernel::<T, F>() }
+    }
 }
 
 /// The linear of a format in panels on `T`.
@@ -142,10 +197,14 @@ mod tests {
     fn many_rows_of_free_classes_are_for_tiles() {
         let amx = IsaSet::new([Isa::Avx2, Isa::Avx512, Isa::Avx512Vnni, Isa::Avx512Bf16, Isa::Amx]);
         let without = amx.up_to(Isa::Avx512Bf16);
-        for (format, few) in [(Format::BF16, "linear.bf16.avx512"), (Format::Q4_0, "linear.q4_0.i16.avx512vnni")] {
+        let bf16 = (Format::BF16, "linear.bf16.pairs.avx512bf16", "linear.bf16.tiles.amx");
+        let packed = (Format::Q4_0, "linear.q4_0.i16.avx512vnni", "linear.q4_0.i16.tiles.amx");
+        for (format, few, some) in [bf16, packed] {
             let (tiles, ordered) = (format!("linear.{format}.tiles.amx"), format!("linear.{format}.avx512"));
             let of = |rows, order, isa| best(&shape(format, rows, order), isa);
-            assert_eq!(of(MANY_ROWS, Order::Free, &amx), Some(tiles));
+            assert_eq!(of(MANY_ROWS, Order::Free, &amx), Some(some.to_string()));
+            assert_eq!(of(TOGETHER, Order::Free, &amx), Some(some.to_string()));
+            assert_eq!(of(TOGETHER + 1, Order::Free, &amx), Some(tiles));
             assert_eq!(of(MANY_ROWS - 1, Order::Free, &amx), Some(few.to_string()));
             assert_eq!(of(512, Order::Reference, &amx), Some(ordered), "class in the reference's order");
             assert_ne!(of(512, Order::Free, &without), of(512, Order::Free, &amx));

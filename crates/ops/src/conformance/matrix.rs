@@ -42,7 +42,8 @@ const BLOCKED: [Linear; 10] = [
 
 /// Rows of one and of several, and columns of more than one stretch, with activations in BF16: what kernels for few rows
 /// go through in pieces.
-const WIDE: [(usize, usize, usize); 4] = [(1, 70, 1280), (2, 9, 3072), (7, 20, 2304), (16, 17, 1280)];
+const WIDE: [(usize, usize, usize); 6] =
+    [(1, 70, 1280), (2, 9, 3072), (7, 20, 2304), (16, 17, 1280), (8, 33, 768), (4, 18, 512)];
 
 /// With activations in 8 bits: rows and outputs beyond what a kernel takes together, an odd number of blocks, and columns of
 /// many groups.
