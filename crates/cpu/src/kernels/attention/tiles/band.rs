@@ -11,8 +11,6 @@ use crate::tiles::{Operand, Product, ROW_BYTES, ROWS, STEP, Sums, TILE_BYTES, Ti
 const LIMIT: f32 = 4096.0;
 /// Powers of two that they are scaled down by, at the least.
 const RAISE: f32 = 12.0;
-/// What is added to scores at the most, where all are minus infinity: not infinite, so that they have a distance from it.
-const FAR: f32 = 1e30;
 /// F32 of the scores of a band and a span.
 const SCORES: usize = SPAN / STEP * 4 * TILE;
 /// Lifts up to this size are added to products that were not rounded before. Beyond it the lift, which comes of a rounded product,
