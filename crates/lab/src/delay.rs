@@ -1,6 +1,7 @@
 //! A delay planted into one group of the live plan: what a study must find when it is asked to. [`crate::shared`] plants it.
 
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
@@ -24,10 +25,10 @@ pub struct Delay {
 
 impl Delay {
     /// The calls of `plan` that are delayed, where those of `together` are delayed as one: those of the group as it runs, or of
-    /// a joined group whose calls run one by one. A record then names all that is delayed.
+    /// a joined group whose parts run one by one. A record then names all that is delayed.
     ///
     /// # Errors
-    /// When the percentage is no positive number, the plan has no call of the group, or some run together with others.
+    /// When the percentage is no positive number, the plan lacks a part of the group, or calls of it run together with others.
     pub fn calls(&self, plan: &ForwardPlan, together: &[Range<usize>]) -> Result<Vec<usize>, Fault> {
         if !(self.percent.is_finite() && self.percent > 0.0) {
             return Err(Fault::new("delay", "a percentage above 0", self.percent.to_string()));
@@ -37,8 +38,10 @@ impl Delay {
             return Ok(calls.clone());
         }
         let calls = calls_of(plan, self.group)?;
-        let carried = together.iter().filter(|t| t.len() > 1).any(|t| calls.iter().any(|call| t.contains(call)));
-        if calls.is_empty() || carried {
+        let delayed = |call: &usize| calls.contains(call);
+        let cut = together.iter().any(|t| t.clone().any(|i| delayed(&i)) && !t.clone().all(|i| delayed(&i)));
+        let parts = run.iter().filter(|(_, calls)| calls.iter().any(delayed)).flat_map(|(g, _)| g.name().split('+'));
+        if cut || parts.collect::<BTreeSet<_>>() != self.group.name().split('+').collect() {
             let names: Vec<&str> = run.iter().map(|(group, _)| group.name()).collect();
             let expected = format!("a group as it runs in a step of plan {}: {}", plan.name, names.join(", "));
             return Err(Fault::new("delay", expected, format!("`{}`", self.group))

@@ -10,7 +10,6 @@ use tare_evidence::campaign::{
     Attempt, Campaign, CampaignOutcome, Control, Ended, Pair, PairRole, RecordRef, RoundLog,
 };
 use tare_evidence::decision::{Decided, Decision, RestsOn};
-use tare_evidence::floor::CeilingSample;
 use tare_evidence::gate::GateReport;
 use tare_evidence::identity::{PrefillLogits, Warmth};
 use tare_evidence::opening::{OpenedArm, Opening};
@@ -115,11 +114,6 @@ pub(crate) fn draft(label: &str, percent: [u64; ROUNDS]) -> Draft {
             round
         })
         .collect();
-    for ceiling in &mut draft.measured.ceilings {
-        let Reading::Available(samples) = &mut ceiling.samples else { panic!("the specimen has ceilings") };
-        let first = samples[0].clone();
-        *samples = (0..study.rounds).map(|round| CeilingSample { round: Some(round), ..first.clone() }).collect();
-    }
     let runs = 5 * (ROUNDS as u64 + 1);
     let tare_evidence::gate::Judgement::Passed(gate) = &draft.gate else { panic!("the specimen passes") };
     let mut checks = gate.report().checks.clone();

@@ -204,6 +204,7 @@ impl Place<'_> {
     /// # Safety
     /// As [`Place::multiply`].
     #[inline(always)]
+    #[expect(clippy::needless_range_loop, reason = "an index goes through several arrays at once")]
     unsafe fn add<T: DotTiles, F: Coded>(
         &self,
         t: T,
