@@ -302,7 +302,9 @@ fn amx_heads_and_attention_give_the_bits_of_their_calls() {
     // Heads of several sets of squares that go through slices together, alike and not.
     let large = Scene { heads: 16, kv_heads: 8, ..SCENE };
     let wide = Scene { size: 128, ..large };
-    let several = [Scene { rows: 150, ..large }, Scene { rows: 310, ..wide }, Scene { rows: 515, ..wide }];
+    // The last rows lie otherwise than those before, whose last head waits where their sums go.
+    let otherwise = Scene { rows: 566, heads: 9, kv_heads: 3, ..wide };
+    let several = [Scene { rows: 150, ..large }, Scene { rows: 310, ..wide }, Scene { rows: 515, ..wide }, otherwise];
     together_is_one_by_one(Isa::Amx, [scenes(), several.into()].concat());
 }
 

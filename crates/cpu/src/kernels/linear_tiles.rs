@@ -186,21 +186,23 @@ impl<S: Source, E: End> Share<'_, S, E> {
         // SAFETY: the slice is of the weight, and there is room for it.
         unsafe { unpacking.go_on(t) };
         let mut storing = Storing::new(self.end);
-        let mut i = 0;
+        let (mut i, mut lay) = (0, (first.across.len(), first.down.len()));
         while let Some(here) = place {
             let behind = self.after(&here);
             let (slice, next) = (self.slice(Some(&here)), self.slice(behind.as_ref()));
             let after = self.slice(behind.as_ref().and_then(|behind| self.after(behind)).as_ref());
-            if here.i == 0 && here.down.len() == 1 {
-                // Where few squares were together, what is stored lies where the next sums go.
+            let lies = (here.across.len(), here.down.len());
+            if here.i == 0 && (here.down.len() == 1 || lies != lay) {
+                // Where few squares were together, or others than now, what is stored lies where the next sums go.
                 // SAFETY: as below.
                 unsafe { storing.finish(t) };
             }
+            lay = lies;
             // Where squares end together, the last one has as long as the others take, if their sums are kept so long: no other
             // squares lie differently there before.
-            let (ends, wide) = (self.end.squares(), here.across.len());
-            let lies_alike = |next: &Place| next.across.len() == wide && next.down.len() == here.down.len();
-            let is_kept = wide + 1 >= 2 * ends && behind.as_ref().is_some_and(lies_alike);
+            let ends = self.end.squares();
+            let lies_alike = |next: &Place| (next.across.len(), next.down.len()) == lies;
+            let is_kept = lies.0 + 1 >= 2 * ends && behind.as_ref().is_some_and(lies_alike);
             let within = if is_kept { ends } else { 1 };
             let turns = here.down.len() * slice.steps.len();
             let mut unpacking = Unpacking::new(self, &next, self.unpacked[(i + 1) % 2], turns);

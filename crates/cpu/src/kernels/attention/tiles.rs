@@ -102,6 +102,10 @@ unsafe fn attend<T: Tiles>(t: T, all: &Queries, scale: f32, room: *mut f32) {
                 if end <= span {
                     continue;
                 }
+                // Bands in between had nothing here: the weights of this one go where those of the one before are.
+                if let Some(before) = before.take_if(|before| (b - *before).is_multiple_of(2)) {
+                    bands.gather(t, all, &turned, (before, span), None);
+                }
                 let mut softening = Softening::new(bands, b, span);
                 for first in (span..end).step_by(STEP) {
                     if span == 0 {
