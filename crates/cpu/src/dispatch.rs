@@ -124,6 +124,9 @@ impl Dispatch {
             Task::Rope(_, call) => (KERNEL, all, fixed("heads", call.items(all), 1)),
             Task::Linear(_, call, space) => (KERNEL, of(space), fixed("weight rows", call.weight.rows, linear::GROUP)),
             Task::LinearInt(_, call, space) => (KERNEL, of(space), fixed("weight rows", call.weight.rows, coded::ROWS)),
+            Task::LinearLossless(_, call, space) => {
+                (KERNEL, of(space), fixed("weight rows", call.weight.rows, coded::ROWS))
+            }
             Task::IntoTiles(_, call, space) => {
                 let (what, unit) = match call.norm {
                     Some(_) => (KERNEL, "rows of tiles"),

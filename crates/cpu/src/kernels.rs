@@ -11,6 +11,7 @@ pub mod into_tiles;
 pub mod kv_append;
 pub mod linear;
 pub mod linear_int;
+pub mod linear_lossless;
 pub mod linear_pairs;
 pub mod linear_tiles;
 pub mod norm;

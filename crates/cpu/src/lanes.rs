@@ -18,6 +18,8 @@ pub mod neon;
 use tare_ops::Isa;
 use tare_ops::reference::exp as e;
 
+use crate::lossless::{CODES, GROUP_BYTES, PAIR_ROWS, TABLE, place};
+
 /// Lanes of a vector.
 pub const LANES: usize = 16;
 
@@ -249,6 +251,28 @@ pub trait Lanes: Copy + Send + Sync + 'static {
     fn map(self, center: f32, scale: Self::V, offset: Self::V) -> Self::Map;
     /// The value of the low 4 bits of each lane.
     fn look_up(self, map: Self::Map, q: Self::Q) -> Self::V;
+    /// The numbers of a group of [`crate::lossless`], four rows of B of 32 BF16 each: no F32, but moved as such. Exceptions are
+    /// zeros.
+    ///
+    /// # Safety
+    /// A table lies at `table`, a group at `group`.
+    #[inline(always)]
+    unsafe fn join(self, table: *const u8, group: *const u8) -> [Self::V; PAIR_ROWS] {
+        // SAFETY: the caller's promise.
+        let (table, group) = unsafe {
+            (table.cast::<[u8; TABLE]>().read_unaligned(), group.cast::<[u8; GROUP_BYTES]>().read_unaligned())
+        };
+        let number = |i: usize, column: usize| {
+            let place = place(i, column);
+            let code = group[place % CODES] >> (4 * (place / CODES)) & 15;
+            u32::from(u16::from_le_bytes([group[CODES + place], table[usize::from(code)]]))
+        };
+        std::array::from_fn(|j| {
+            let row: [u32; LANES] = std::array::from_fn(|i| number(i, 2 * j) | number(i, 2 * j + 1) << 16);
+            // SAFETY: 16 lanes.
+            unsafe { self.load(row.as_ptr().cast()) }
+        })
+    }
     /// Asks for the cache line at `p` to be brought near; any address will do.
     fn prefetch(self, p: *const u8);
 }

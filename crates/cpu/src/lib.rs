@@ -21,6 +21,7 @@ pub mod kernels;
 pub mod kv;
 pub mod lanes;
 pub mod layouts;
+pub mod lossless;
 pub mod matrix;
 pub mod memory;
 pub mod order;

@@ -11,7 +11,8 @@ pub mod vdpbf16;
 
 use tare_ops::Isa;
 
-use crate::lanes::Lanes;
+use crate::lanes::{LANES, Lanes};
+use crate::rows::Rows;
 
 /// BF16 that meet at once.
 pub const PAIRS: usize = 32;
@@ -46,12 +47,37 @@ pub trait Pairs: Copy + Send + Sync + 'static {
     /// # Safety
     /// 32 BF16 lie at `a` and at `b`; no alignment is needed.
     unsafe fn dot(self, acc: <Self::L as Lanes>::V, a: *const u16, b: *const u16) -> <Self::L as Lanes>::V;
+    /// Adds to each lane the products of its pair of `row`, 32 BF16 that were moved as F32, with the two at `pair`.
+    ///
+    /// # Safety
+    /// Two BF16 lie at `pair`.
+    unsafe fn dot_pair(
+        self,
+        acc: <Self::L as Lanes>::V,
+        row: <Self::L as Lanes>::V,
+        pair: *const u16,
+    ) -> <Self::L as Lanes>::V;
+}
+
+/// Rows of x to BF16, each with the columns that pad it.
+///
+/// # Safety
+/// x has `rows` rows, and there is room for them at `to`.
+#[inline(always)]
+pub unsafe fn round<P: Pairs>(p: P, x: Rows, rows: usize, to: *mut u16) {
+    let l = p.lanes();
+    for t in 0..rows {
+        let (from, to) = (x.row(t).cast_const(), to.wrapping_add(t * x.stride));
+        for k in (0..x.stride).step_by(PAIRS) {
+            // SAFETY: x is padded to whole vectors, as is the room for it.
+            unsafe { p.store(to.add(k), l.load(from.add(k)), l.load(from.add(k + LANES))) };
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lanes::LANES;
     use half::bf16;
 
     /// Numbers to be rounded, others to meet them, and what comes of it.

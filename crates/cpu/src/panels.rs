@@ -1,4 +1,4 @@
-//! Weights in panels of 16 rows: see [`crate::coded`] for what lies in one.
+//! Weights in panels of 16 rows: see [`crate::coded`] for what lies in one of codes, and [`crate::lossless`] of BF16.
 //!
 //! The panels of all weights that a plan reads so lie behind each other in one piece of memory, in the order of its calls:
 //! large pages, and each worker's share of a call right behind its share of the row before.
@@ -6,12 +6,13 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use tare_core::{DType, Weight, WeightData};
+use tare_core::{DType, Format, Weight, WeightData};
 use tare_formats::codec::quants::codes_row;
 use tare_ops::OpError;
 
 use crate::coded::{Coded, ROWS, Scales, UNIT, Visit, block_bytes, put_codes, visit};
 use crate::kv::out_of_memory;
+use crate::lossless::{self, Exceptions};
 use crate::memory::Memory;
 use crate::pool::{Pool, Region};
 
@@ -25,6 +26,7 @@ pub struct Packed {
     /// Where in the memory it begins.
     at: usize,
     shape: Panels,
+    exceptions: Exceptions,
 }
 
 /// Pointers into a [`Packed`] weight, which outlives every step that uses them.
@@ -36,7 +38,7 @@ pub struct Panels {
     pub units: usize,
     /// Type of the scales where the format leaves it open.
     pub dtype: DType,
-    /// Bytes from one block to the next.
+    /// Bytes from one block to the next; of BF16 those of a unit.
     pub block_bytes: usize,
     /// Bytes from one panel to the next.
     panel_bytes: usize,
@@ -79,19 +81,38 @@ impl Visit for Shape<'_> {
     }
 }
 
+/// The shape of `weight` in panels; none where it does not go into panels.
+fn shape(weight: &Weight) -> Option<Panels> {
+    if weight.format() != Format::BF16 {
+        return visit(weight.format(), Shape(weight));
+    }
+    let (rows, units) = (weight.rows(), weight.cols() / UNIT);
+    let (block_bytes, panel_bytes) = (lossless::UNIT_BYTES, lossless::panel_bytes(units));
+    let first = std::ptr::null_mut();
+    lossless::takes(weight.cols()).then_some(Panels {
+        rows,
+        units,
+        dtype: DType::BF16,
+        block_bytes,
+        panel_bytes,
+        first,
+    })
+}
+
 impl Packed {
-    /// Room for `weights`, one behind the other; none for those in formats without codes. Nothing is written.
+    /// Room for `weights`, one behind the other; none for those in F32 and F16, or in BF16 with rows that are no whole units. Nothing is
+    /// written.
     ///
     /// # Errors
     /// When memory runs out.
     pub fn reserve<'a>(weights: impl Iterator<Item = &'a Weight>) -> Result<Vec<Option<Self>>, OpError> {
-        let shapes: Vec<Option<Panels>> = weights.map(|w| visit(w.format(), Shape(w))).collect();
+        let shapes: Vec<Option<Panels>> = weights.map(shape).collect();
         let bytes = shapes.iter().flatten().map(Panels::bytes).sum();
         let memory = Memory::zeroed(bytes).ok_or_else(|| out_of_memory("weights in panels", bytes))?;
         let memory = Arc::new(memory);
         let mut at = 0;
         let place = |shape: Option<Panels>| {
-            let packed = Self { memory: Arc::clone(&memory), at, shape: shape? };
+            let packed = Self { memory: Arc::clone(&memory), at, shape: shape?, exceptions: Exceptions::default() };
             at += packed.shape.bytes();
             Some(packed)
         };
@@ -109,6 +130,11 @@ impl Packed {
         Panels { first: self.memory.as_ptr::<u8>().wrapping_add(self.at), ..self.shape }
     }
 
+    /// Numbers that stand beside its panels.
+    pub fn exceptions(&self) -> &Exceptions {
+        &self.exceptions
+    }
+
     /// Writes `weight` into its room, which nobody reads yet: each worker the panels that it will read. What it has read of
     /// `weight` it unloads on the way, so that little of it is in memory beside the panels.
     ///
@@ -119,10 +145,49 @@ impl Packed {
         // Here and not by the first worker that looks: bytes that have to be made are made on all processors.
         weight.look();
         let filled = workers.run(|region| {
-            visit(weight.format(), Fill { weight, panels: &panels, region });
+            if weight.format() == Format::BF16 {
+                self.fill_bf16(weight, region);
+            } else {
+                visit(weight.format(), Fill { weight, panels: &panels, region });
+            }
         });
         let device = |message| OpError::Device { kernel: format!("packing of {}", weight.name()), message };
         filled.map_err(|e| device(e.to_string()))
+    }
+
+    /// One worker's share of a weight in BF16.
+    fn fill_bf16(&self, weight: &Weight, region: Region) {
+        let panels = self.panels();
+        let mut unloading = Unloading::new(weight, region.share(panels.rows, ROWS));
+        for n in unloading.share.clone().step_by(ROWS) {
+            // SAFETY: as in `Fill`.
+            let panel = unsafe { std::slice::from_raw_parts_mut(panels.panel(n).cast_mut(), panels.panel_bytes) };
+            lossless::fill(weight, n, panels.units, panel, &self.exceptions);
+            unloading.read((n + ROWS).min(panels.rows));
+        }
+    }
+}
+
+/// A worker's rows of a weight, which it gives back on the way.
+struct Unloading<'a> {
+    weight: &'a Weight,
+    share: Range<usize>,
+    /// Rows before this one were given back.
+    kept: usize,
+}
+
+impl<'a> Unloading<'a> {
+    fn new(weight: &'a Weight, share: Range<usize>) -> Self {
+        Self { weight, kept: share.start, share }
+    }
+
+    /// Gives back what was read, once it is much or all: rows before `end`.
+    fn read(&mut self, end: usize) {
+        let much = (end - self.kept) * (self.weight.bytes() / self.weight.rows()) >= UNLOADED;
+        if much || end == self.share.end {
+            self.weight.unload(self.kept..end);
+            self.kept = end;
+        }
     }
 }
 
@@ -138,9 +203,8 @@ impl Visit for Fill<'_> {
     fn visit<F: Coded>(self) {
         let (w, p) = (self.weight, self.panels);
         let mut codes = vec![[0; UNIT]; ROWS * p.units];
-        let share = self.region.share(p.rows, ROWS);
-        let mut read = share.start;
-        for n in share.clone().step_by(ROWS) {
+        let mut unloading = Unloading::new(w, self.region.share(p.rows, ROWS));
+        for n in unloading.share.clone().step_by(ROWS) {
             let rows = n..(n + ROWS).min(p.rows);
             codes[rows.len() * p.units..].fill([0; UNIT]);
             for (row, codes) in rows.clone().zip(codes.chunks_exact_mut(p.units)) {
@@ -156,10 +220,7 @@ impl Visit for Fill<'_> {
                 }
                 rows.clone().for_each(|row| F::Scales::put(w, row, i, F::UNITS, scales));
             }
-            if (rows.end - read) * (w.bytes() / p.rows) >= UNLOADED || rows.end == share.end {
-                w.unload(read..rows.end);
-                read = rows.end;
-            }
+            unloading.read(rows.end);
         }
     }
 }

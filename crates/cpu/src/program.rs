@@ -26,6 +26,7 @@ use crate::kernels::into_tiles::{IntoTiles, IntoTilesFn, RowNorm};
 use crate::kernels::kv_append::KvAppend;
 use crate::kernels::linear::{Linear, LinearFn};
 use crate::kernels::linear_int::{LinearInt, LinearIntFn};
+use crate::kernels::linear_lossless::{LinearLossless, LinearLosslessFn};
 use crate::kernels::linear_tiles::gated::{GatedTiles, GatedTilesFn};
 use crate::kernels::linear_tiles::heads::{HeadsTiles, HeadsTilesFn};
 use crate::kernels::linear_tiles::{LinearTiles, LinearTilesFn};
@@ -70,6 +71,8 @@ pub enum Task {
     Linear(LinearFn, Linear, RowSpace),
     /// Matrix product with activations in integers.
     LinearInt(LinearIntFn, LinearInt, RowSpace),
+    /// Matrix product with BF16 in 12 bits.
+    LinearLossless(LinearLosslessFn, LinearLossless, RowSpace),
     /// Matrix product in tiles.
     LinearTiles(LinearTilesFn, LinearTiles, RowSpace),
     /// Two of them and the gated unit.
@@ -337,6 +340,12 @@ impl<'a> Build<'a> {
             (Op::Linear { x, weight, .. }, Entry::LinearInt(kernel)) => {
                 self.linear_int(i, op, (*x, *weight), kernel)?;
             }
+            (Op::Linear { weight, .. }, Entry::LinearLossless(f)) => {
+                let (weight, end) = (self.panels(*weight)?, self.epilogue(op)?);
+                let (x, space, read) = self.rounded_input(i, op)?;
+                let task = Task::LinearLossless(f, LinearLossless { x, weight, end }, space);
+                self.push_linear(i, op, task, read);
+            }
             (Op::Linear { x, weight, .. }, Entry::LinearTiles(kernel)) => {
                 self.linear_tiles(i, op, (*x, *weight), kernel)?;
             }
@@ -371,14 +380,21 @@ impl<'a> Build<'a> {
     }
 
     fn linear(&mut self, i: usize, op: &Op, f: LinearFn) -> Result<(), OpError> {
-        let Op::Linear { x, weight, rounding, .. } = op else { return Ok(()) };
-        let (from, read) = match rounding {
+        let Op::Linear { weight, .. } = op else { return Ok(()) };
+        let (x, space, read) = self.rounded_input(i, op)?;
+        let call = Linear { x, weight: self.matrix(*weight)?, end: self.epilogue(op)? };
+        self.push_linear(i, op, Task::Linear(f, call, space), read);
+        Ok(())
+    }
+
+    /// The rows that linear `i` multiplies, rounded as it asks.
+    fn rounded_input(&mut self, i: usize, op: &Op) -> Result<(Rows, RowSpace, Resource), OpError> {
+        let Op::Linear { x, rounding, .. } = op else { unreachable!("asked for linears alone") };
+        let (rows, read) = match rounding {
             Rounding::Bf16 => (self.round(i, *x)?, Resource::Rounded(*x)),
             _ => (self.buffer(*x), Resource::Buffer(*x)),
         };
-        let call = Linear { x: from, weight: self.matrix(*weight)?, end: self.epilogue(op)? };
-        self.push_linear(i, op, Task::Linear(f, call, self.space(*x)), read);
-        Ok(())
+        Ok((rows, self.space(*x), read))
     }
 
     /// Appends the stage of a linear that reads its rows from `read`.

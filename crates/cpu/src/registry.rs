@@ -20,6 +20,7 @@ use crate::kernels::embedding::{self, EmbeddingFn};
 use crate::kernels::heads::{self, HeadsFn};
 use crate::kernels::linear::{self, LinearFn};
 use crate::kernels::linear_int::{self, LinearIntFn};
+use crate::kernels::linear_lossless::LinearLosslessFn;
 use crate::kernels::norm::{self, NormFn};
 use crate::kernels::quantize::{self, QuantizeFn};
 use crate::kernels::rope::{self, RopeFn};
@@ -39,6 +40,8 @@ pub enum Entry {
     Linear(LinearFn),
     /// See [`linear_int`].
     LinearInt(Integers),
+    /// See [`linear_lossless`](crate::kernels::linear_lossless).
+    LinearLossless(LinearLosslessFn),
     /// See [`linear_tiles`](crate::kernels::linear_tiles).
     LinearTiles(InTiles),
     /// See [`norm`]: rows and heads.
@@ -80,7 +83,7 @@ impl Entry {
     pub const fn reads_panels(self) -> bool {
         match self {
             Entry::LinearTiles(kernel) => kernel.panels,
-            _ => matches!(self, Entry::Gather(_) | Entry::LinearInt(_)),
+            _ => matches!(self, Entry::Gather(_) | Entry::LinearInt(_) | Entry::LinearLossless(_)),
         }
     }
 }
@@ -123,6 +126,9 @@ impl Registry {
             let what = (OpName::Embedding, format, "panels", Isa::Portable);
             r.over_panels(what, (Order::Reference, Slack::F32, Rounding::ALL), Entry::Gather(gather), gathered);
         }
+        #[cfg(target_arch = "x86_64")]
+        r.lossless::<crate::pairs::vdpbf16::Avx512Bf16, crate::tiles::amx::Amx>();
+        r.gathers_lossless();
         r.add(OpName::KvAppend, None, Isa::Portable, Entry::KvAppend);
         r.add(OpName::SelectRows, None, Isa::Portable, Entry::SelectRows);
         r

@@ -118,6 +118,7 @@ impl Step<'_> {
                 Task::Rope(f, call) => f(call, all, region),
                 Task::Linear(f, call, space) => f(call, self.rows(*space), region, workspace.linear.as_ptr()),
                 Task::LinearInt(f, call, space) => f(call, self.rows(*space), region),
+                Task::LinearLossless(f, call, space) => f(call, self.rows(*space), region, workspace.linear.as_ptr()),
                 Task::LinearTiles(f, call, space) => f(call, self.rows(*space), region, workspace.linear.as_ptr()),
                 Task::GatedTiles(f, call, space) => f(call, self.rows(*space), region, workspace.linear.as_ptr()),
                 Task::Heads(f, call) => f(call, &self.batch.rows, self.tables, region),

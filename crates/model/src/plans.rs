@@ -2,7 +2,7 @@
 
 /// Name and TOML, in the order of the ladder: first how keys and values are kept, with the host's best kernels and with
 /// readable ones; then the rungs, of which each adds one thing to the one above; then what serves.
-pub(crate) const BUILT_IN: [(&str, &str); 17] = [
+pub(crate) const BUILT_IN: [(&str, &str); 18] = [
     ("recompute", include_str!("../../../plans/recompute.toml")),
     ("kv-cache", include_str!("../../../plans/kv-cache.toml")),
     ("capacity-cache", include_str!("../../../plans/capacity-cache.toml")),
@@ -19,5 +19,6 @@ pub(crate) const BUILT_IN: [(&str, &str); 17] = [
     ("split-k", include_str!("../../../plans/split-k.toml")),
     ("selected", include_str!("../../../plans/selected.toml")),
     ("paged", include_str!("../../../plans/paged.toml")),
+    ("lossless-pack", include_str!("../../../plans/lossless-pack.toml")),
     ("deterministic", include_str!("../../../plans/deterministic.toml")),
 ];

@@ -15,6 +15,7 @@
 //!
 //! Workers take rows in turn.
 
+pub mod lossless;
 pub mod panels;
 
 use std::marker::PhantomData;

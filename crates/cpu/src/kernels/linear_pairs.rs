@@ -18,8 +18,8 @@
 use std::ops::Range;
 
 use crate::kernels::linear::{self, GROUP, Linear, LinearFn};
-use crate::lanes::{LANES, Lanes};
-use crate::pairs::{PAIRS, PairKernel, Pairs};
+use crate::lanes::Lanes;
+use crate::pairs::{self, PAIRS, PairKernel, Pairs};
 use crate::pool::Region;
 use crate::rows::padded;
 
@@ -65,7 +65,7 @@ impl PairKernel for Share<'_> {
         }
         // SAFETY: the contract of `LinearFn`; the registry asks `takes`.
         unsafe {
-            self.round(p);
+            pairs::round(p, self.call.x, self.rows, self.x);
             for n in self.share.clone().step_by(GROUP) {
                 for t in (0..self.rows).step_by(TOGETHER) {
                     match self.rows - t {
@@ -81,28 +81,6 @@ impl PairKernel for Share<'_> {
 }
 
 impl Share<'_> {
-    /// Columns of a row of x, padding and all.
-    #[inline(always)]
-    fn stride(&self) -> usize {
-        padded(self.call.weight.cols())
-    }
-
-    /// All rows of x to BF16.
-    ///
-    /// # Safety
-    /// There is room for them.
-    #[inline(always)]
-    unsafe fn round<P: Pairs>(&self, p: P) {
-        let (l, stride) = (p.lanes(), self.stride());
-        for t in 0..self.rows {
-            let (from, to) = (self.call.x.row(t).cast_const(), self.x.wrapping_add(t * stride));
-            for k in (0..stride).step_by(PAIRS) {
-                // SAFETY: x is padded to whole vectors, as is the room for it.
-                unsafe { p.store(to.add(k), l.load(from.add(k)), l.load(from.add(k + LANES))) };
-            }
-        }
-    }
-
     /// Outputs `n .. n + 16` of rows `t .. t + M`.
     ///
     /// # Safety
@@ -136,7 +114,7 @@ impl Share<'_> {
         row: *const u8,
         t: usize,
     ) -> [[<P::L as Lanes>::V; CHAINS]; M] {
-        let (l, cols, stride) = (p.lanes(), self.call.weight.cols(), self.stride());
+        let (l, cols, stride) = (p.lanes(), self.call.weight.cols(), self.call.x.stride);
         let (w, x) = (row.cast::<u16>(), self.x.cast_const().wrapping_add(t * stride));
         let mut acc = [[l.splat(0.0); CHAINS]; M];
         let whole = cols / PAIRS;

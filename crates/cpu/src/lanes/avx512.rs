@@ -1,6 +1,7 @@
 //! Lanes as one AVX-512 register.
 
 use super::{Kernel, LANES, Lanes};
+use crate::lossless::{CODES, PAIR_ROWS};
 use std::arch::x86_64::*;
 use tare_ops::Isa;
 
@@ -302,6 +303,24 @@ impl Lanes for Avx512 {
     fn look_up(self, map: __m512, q: __m512i) -> __m512 {
         // `vpermps` looks at the low 4 bits of an index alone.
         unsafe { _mm512_permutexvar_ps(q, map) }
+    }
+    #[inline(always)]
+    unsafe fn join(self, table: *const u8, group: *const u8) -> [__m512; PAIR_ROWS] {
+        unsafe {
+            let table = _mm512_broadcast_i32x4(_mm_loadu_si128(table.cast()));
+            let (codes, low) = (_mm512_loadu_si512(group.cast()), group.add(CODES));
+            // Codes are below 16, so that no bit moves a table's byte to zero.
+            let upper = |codes| _mm512_shuffle_epi8(table, _mm512_and_si512(codes, _mm512_set1_epi8(15)));
+            let (first, second) = (upper(codes), upper(_mm512_srli_epi16::<4>(codes)));
+            let [a, b] = [low, low.add(size_of::<__m512i>())].map(|p| _mm512_loadu_si512(p.cast()));
+            [
+                _mm512_unpacklo_epi8(a, first),
+                _mm512_unpackhi_epi8(a, first),
+                _mm512_unpacklo_epi8(b, second),
+                _mm512_unpackhi_epi8(b, second),
+            ]
+            .map(|row| _mm512_castsi512_ps(row))
+        }
     }
     #[inline(always)]
     fn prefetch(self, p: *const u8) {

@@ -43,4 +43,11 @@ impl Pairs for Emulated {
             number(a[2 * i]).mul_add(number(b[2 * i]), odd)
         })
     }
+    #[inline(always)]
+    unsafe fn dot_pair(self, acc: [f32; LANES], row: [f32; LANES], pair: *const u16) -> [f32; LANES] {
+        // SAFETY: the caller's promise.
+        let pair = [unsafe { pair.cast::<[u16; 2]>().read_unaligned() }; LANES];
+        // SAFETY: 32 BF16 each.
+        unsafe { self.dot(acc, row.as_ptr().cast(), pair.as_ptr().cast()) }
+    }
 }

@@ -48,4 +48,12 @@ impl Pairs for Avx512Bf16 {
             _mm512_dpbf16_ps(acc, pairs(a), pairs(b))
         }
     }
+    #[inline(always)]
+    unsafe fn dot_pair(self, acc: __m512, row: __m512, pair: *const u16) -> __m512 {
+        unsafe {
+            let both = _mm512_set1_epi32(pair.cast::<i32>().read_unaligned());
+            let pairs = |v: __m512i| std::mem::transmute::<__m512i, __m512bh>(v);
+            _mm512_dpbf16_ps(acc, pairs(_mm512_castps_si512(row)), pairs(both))
+        }
+    }
 }

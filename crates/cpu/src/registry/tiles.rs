@@ -6,17 +6,20 @@ use tare_core::Format;
 use tare_ops::{Fit, Isa, IsaSet, OpName, OpShape, Order, Rounding, Slack, Variant};
 
 use super::{Entry, Integers, Registry};
-use crate::coded::{Coded, Visit, visit};
+use crate::coded::{Coded, UNIT, Visit, visit};
 use crate::dots::Dots;
 use crate::dots::tiles::{self as dot_tiles, DotTiles, TOGETHER};
+use crate::kernels::embedding;
 use crate::kernels::into_tiles::{self, IntoTilesFn};
 use crate::kernels::linear_int::tiles as linear_int;
+use crate::kernels::linear_lossless;
 use crate::kernels::linear_pairs;
 use crate::kernels::linear_tiles::gated::{self, GatedTilesFn};
 use crate::kernels::linear_tiles::heads::{self, HeadsTilesFn};
-use crate::kernels::linear_tiles::{self, Bf16Rows, InPanels, LinearTilesFn, Stored};
+use crate::kernels::linear_tiles::{self, Bf16Panels, Bf16Rows, InPanels, LinearTilesFn, Stored};
 use crate::kernels::quantize;
 use crate::lanes::array::Array;
+use crate::lossless;
 use crate::pairs::{self, Pairs};
 use crate::tiled::Side;
 use crate::tiles::Tiles;
@@ -72,6 +75,7 @@ impl Registry {
         r.tiles::<Emulated<Array>>();
         r.integers_in_tiles::<dot_tiles::emulated::Emulated>();
         r.pairs::<pairs::emulated::Emulated>();
+        r.lossless::<pairs::emulated::Emulated, Emulated<Array>>();
         r
     }
 
@@ -92,6 +96,23 @@ impl Registry {
         let (order, slack, roundings, fits) = (Order::Free, Slack::F32, IN_BF16, few_rows);
         self.variants.push(Variant { key, op, format, isa, order, slack, roundings, fits });
         self.entries.push(Entry::Linear(linear_pairs::kernel::<P>()));
+    }
+
+    /// BF16 in 12 bits, for the levels of few rows and of many. They stand behind all others: a plan that wants them says so.
+    pub(super) fn lossless<P: Pairs, T: Tiles>(&mut self) {
+        let format = Format::BF16;
+        let how = (Order::Free, Slack::F32, IN_BF16);
+        let few = Entry::LinearLossless(linear_lossless::kernel::<P>());
+        self.over_panels((OpName::Linear, format, "lossless.pairs", P::ISA), how, few, few_lossless);
+        let many = Entry::LinearTiles(InTiles::of::<T, Bf16Panels>(true));
+        self.over_panels((OpName::Linear, format, "lossless.tiles", T::ISA), how, many, many_lossless);
+    }
+
+    /// Rows of a table that such linears read.
+    pub(super) fn gathers_lossless(&mut self) {
+        let what = (OpName::Embedding, Format::BF16, "lossless", Isa::Portable);
+        let gather = Entry::Gather(embedding::lossless::kernel());
+        self.over_panels(what, (Order::Reference, Slack::F32, Rounding::ALL), gather, gathered_lossless);
     }
 
     /// The kernels written over [`Tiles`], for one instruction set.
@@ -124,6 +145,27 @@ fn few_rows(v: &Variant, s: &OpShape, _: &IsaSet) -> Fit {
         return Fit::Fallback { why: "its pairs are emulated".to_string() };
     }
     Fit::Best
+}
+
+fn few_lossless(v: &Variant, s: &OpShape, isa: &IsaSet) -> Fit {
+    if linear_lossless::takes(s.rows, s.k) { few_rows(v, s, isa) } else { no_units(s) }
+}
+
+fn many_lossless(v: &Variant, s: &OpShape, isa: &IsaSet) -> Fit {
+    if lossless::takes(s.k) { many_rows(v, s, isa) } else { no_units(s) }
+}
+
+/// Rows of a table whose linears are in any order and read panels.
+fn gathered_lossless(_: &Variant, s: &OpShape, _: &IsaSet) -> Fit {
+    if s.order == Order::Free && lossless::takes(s.k) { Fit::Best } else { no_units(s) }
+}
+
+fn no_units(s: &OpShape) -> Fit {
+    let why = format!(
+        "packs columns in multiples of {UNIT} in classes in any order, and no longer rows than it has room for: {}",
+        s.k
+    );
+    Fit::No { why }
 }
 
 fn many_rows(v: &Variant, s: &OpShape, _: &IsaSet) -> Fit {

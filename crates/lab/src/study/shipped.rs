@@ -1,7 +1,7 @@
 //! The studies inside the binary.
 
 /// Name and TOML, in the order of `tare study --list`.
-pub(super) const STUDIES: [(&str, &str); 28] = [
+pub(super) const STUDIES: [(&str, &str); 30] = [
     ("aa-duet", include_str!("../../../../studies/aa-duet.toml")),
     ("aa-balanced", include_str!("../../../../studies/aa-balanced.toml")),
     ("ladder", include_str!("../../../../studies/ladder.toml")),
@@ -10,6 +10,8 @@ pub(super) const STUDIES: [(&str, &str); 28] = [
     ("deterministic", include_str!("../../../../studies/deterministic.toml")),
     ("deterministic-cuda", include_str!("../../../../studies/deterministic-cuda.toml")),
     ("eight-bit", include_str!("../../../../studies/eight-bit.toml")),
+    ("lossless-pack", include_str!("../../../../studies/lossless-pack.toml")),
+    ("lossless-pack-prefill", include_str!("../../../../studies/lossless-pack-prefill.toml")),
     ("cpu-q4_0", include_str!("../../../../studies/cpu-q4_0.toml")),
     ("cpu-q8_0", include_str!("../../../../studies/cpu-q8_0.toml")),
     ("cpu-bf16", include_str!("../../../../studies/cpu-bf16.toml")),

@@ -224,7 +224,8 @@ fn the_launches_with_most_to_give_come_first_and_are_probed() {
         // A step that takes as long as the clock says, and parts that add up to it.
         let parts = r.document.parts.len() as f64;
         for p in &mut r.document.parts {
-            p.ns = if slow.contains(&p.name.as_str()) { 2.0 * LONG_NS / (parts + 2.0) } else { LONG_NS / (parts + 2.0) };
+            p.ns =
+                if slow.contains(&p.name.as_str()) { 2.0 * LONG_NS / (parts + 2.0) } else { LONG_NS / (parts + 2.0) };
         }
         (r.document.step_ns, r.document.host_ns) = (LONG_NS, LONG_NS);
         (r.document.sum_ns, r.document.overlap_ns) = (LONG_NS, 0.0);
