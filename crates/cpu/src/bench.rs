@@ -163,6 +163,8 @@ fn late(order: &[usize], waited_share: impl Fn(usize) -> f64) -> usize {
 mod tests {
     use super::*;
 
+    const NOBODY: [usize; 0] = [];
+
     /// A bench on which time passes by windows.
     struct Scene {
         bench: Bench,
@@ -225,10 +227,10 @@ mod tests {
     #[test]
     fn who_is_late_twice_in_a_row_sits_out() {
         let mut scene = Scene::new(16);
-        assert_eq!(scene.window(&[(5, 50)]), []);
-        assert_eq!(scene.window(&[]), [], "a window without a wait begins the count again");
-        assert_eq!(scene.window(&[(5, 50)]), []);
-        assert_eq!(scene.window(&[(7, 50)]), [], "another worker");
+        assert_eq!(scene.window(&[(5, 50)]), NOBODY);
+        assert_eq!(scene.window(&[]), NOBODY, "a window without a wait begins the count again");
+        assert_eq!(scene.window(&[(5, 50)]), NOBODY);
+        assert_eq!(scene.window(&[(7, 50)]), NOBODY, "another worker");
         assert_eq!(scene.window(&[(7, 50)]), [7]);
     }
 
@@ -254,7 +256,7 @@ mod tests {
         let expected = [1, 2, 4, 8, 16, 16, 16, 16].map(|n| windows(n * FIRST_TERM_NS));
         // A term may end inside a window.
         assert!(terms.iter().zip(expected).all(|(t, e)| t.abs_diff(e) <= WINDOW_NS), "{terms:?}");
-        assert_eq!(scene.window(&[]), [], "the trial is passed");
+        assert_eq!(scene.window(&[]), NOBODY, "the trial is passed");
         scene.window(&[(5, 50)]);
         assert_eq!(scene.window(&[(5, 50)]), [5], "as if for the first time");
         assert!(scene.until_back().abs_diff(FIRST_TERM_NS) <= WINDOW_NS);
@@ -269,7 +271,7 @@ mod tests {
         scene.until_back();
         assert_eq!(scene.window(&[(0, 50)]), [15], "late at once: the same again");
         scene.until_back();
-        assert_eq!(scene.window(&[]), []);
+        assert_eq!(scene.window(&[]), NOBODY);
         scene.window(&[(0, 50), (9, 5)]);
         assert_eq!(scene.window(&[(0, 50), (9, 5)]), [9], "the latest of the others");
     }
