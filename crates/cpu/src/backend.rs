@@ -10,8 +10,8 @@ use std::time::Instant;
 
 use tare_core::{Fault, PageUse, Reading, Weight};
 use tare_ops::{
-    Backend, BackendInfo, Batch, Executable, ForwardPlan, IsaSet, KvId, KvShape, KvSpan, Launched, OpError, RowOutput,
-    StepOutput, TokenSource, Variant, Wants, WeightId,
+    Backend, BackendInfo, Batch, Benched, Executable, ForwardPlan, IsaSet, KvId, KvShape, KvSpan, Launched, OpError,
+    RowOutput, StepOutput, TokenSource, Variant, Wants, WeightId,
 };
 
 use crate::dispatch::{Dispatch, Launch};
@@ -24,7 +24,7 @@ use crate::layouts::Fresh;
 use crate::matrix::{Held, Kept};
 use crate::memory::{self, Memory};
 use crate::planted::Dose;
-use crate::pool::Pool;
+use crate::pool::{Pool, Witness};
 use crate::program::room::Arenas;
 use crate::program::{Linker, Program, Task};
 use crate::registry::Registry;
@@ -83,7 +83,15 @@ impl CpuBackend {
     /// # Errors
     /// When the host refuses a thread or memory.
     pub fn new(config: CpuConfig) -> Result<Self, OpError> {
-        Self::with_kernels(Registry::new(), config)
+        Self::with_kernels(Registry::new(), config, None)
+    }
+
+    /// The same with workers that are watched through the eyes of `witness`: see [`Pool::watched`].
+    ///
+    /// # Errors
+    /// As [`CpuBackend::new`].
+    pub fn watched(config: CpuConfig, witness: Box<dyn Witness>) -> Result<Self, OpError> {
+        Self::with_kernels(Registry::new(), config, Some(witness))
     }
 
     /// The same with kernels of tiles over emulated ones beside all others: see [`Registry::emulating_tiles`].
@@ -91,12 +99,17 @@ impl CpuBackend {
     /// # Errors
     /// As [`CpuBackend::new`].
     pub fn emulating_tiles(config: CpuConfig) -> Result<Self, OpError> {
-        Self::with_kernels(Registry::emulating_tiles(), config)
+        Self::with_kernels(Registry::emulating_tiles(), config, None)
     }
 
-    fn with_kernels(registry: Registry, config: CpuConfig) -> Result<Self, OpError> {
+    fn with_kernels(registry: Registry, config: CpuConfig, witness: Option<Box<dyn Witness>>) -> Result<Self, OpError> {
         let host = isa::detect();
-        let workers = Pool::new(config.threads, config.pin).map_err(|e| device("worker threads", e.to_string()))?;
+        let (threads, pin) = (config.threads, config.pin);
+        let workers = match witness {
+            None => Pool::new(threads, pin),
+            Some(witness) => Pool::watched(threads, pin, witness),
+        };
+        let workers = workers.map_err(|e| device("worker threads", e.to_string()))?;
         let workspaces = (0..workers.workers()).map(|_| Workspace::new()).collect::<Result<_, _>>()?;
         let scratch = Scratch::new(workers.workers())?;
         Ok(Self {
@@ -212,7 +225,7 @@ impl CpuBackend {
             rows: &batch.rows,
             selected: batch.selected(),
             context: longest(batch),
-            workers: self.workers.workers(),
+            workers: self.workers.active(),
         };
         let program = self.program(exe)?;
         let stages = program.stages.iter().zip(&self.step.times);
@@ -397,6 +410,10 @@ impl Backend for CpuBackend {
 
     fn rest(&mut self) {
         self.workers.rest();
+    }
+
+    fn benched(&self) -> Reading<Benched> {
+        self.workers.benched()
     }
 
     fn pages(&self) -> Reading<BTreeMap<String, PageUse>> {

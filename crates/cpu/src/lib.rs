@@ -9,6 +9,7 @@
 pub mod backend;
 mod barrier;
 mod bell;
+mod bench;
 pub mod coded;
 pub mod codes;
 mod crew;
@@ -37,6 +38,7 @@ mod sync;
 pub mod tiled;
 pub mod tiles;
 pub mod unpack;
+mod watch;
 
 pub use backend::{CpuBackend, CpuConfig};
 pub use dispatch::{Dispatch, Split};

@@ -4,22 +4,29 @@
 //! after each. Starting a region costs one atomic increment while the workers still spin; after a bounded spin they
 //! sleep, so that an idle engine uses no processor, and a worker that waits for one whom other processes keep off its
 //! processor does not stand in its way. The thread that calls [`Pool::run`] is worker 0.
+//!
+//! A region may run without some of the workers: those whose processors other processes keep busy ([`Pool::new`] says when).
 
 use std::any::Any;
 use std::cell::UnsafeCell;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering::*};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use tare_core::Reading;
-use tare_probe::Allowance;
+use tare_ops::Benched;
 use tare_probe::affinity::pin_current_thread;
+use tare_probe::{Allowance, Waits};
 
 use crate::barrier::Barrier;
+use crate::bench::FEWEST;
 use crate::crew::Crew;
+use crate::watch::{System, Watch, seat};
+
+pub use crate::watch::Witness;
 
 /// Turns of the spin loop before a worker sleeps: 1 to 3 ms, longer than a stage that one worker does alone, such as
 /// the choice of a token from the logits.
@@ -34,7 +41,7 @@ const REST_LOOK: Duration = Duration::from_micros(200);
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("worker {worker} panicked: {message}")]
 pub struct WorkerPanic {
-    /// Which worker.
+    /// Which worker, by its index in the region.
     pub worker: usize,
     /// The panic's message.
     pub message: String,
@@ -43,9 +50,9 @@ pub struct WorkerPanic {
 /// What a worker sees of the region it runs in.
 #[derive(Clone, Copy, Debug)]
 pub struct Region<'a> {
-    /// This worker, from 0.
+    /// This worker, from 0 and without a gap: the same thread may have another index in another region.
     pub worker: usize,
-    /// How many workers run the region.
+    /// How many workers run the region: all of the pool's, or fewer.
     pub workers: usize,
     shared: &'a Shared,
 }
@@ -85,7 +92,8 @@ struct Shared {
     crew: Crew,
     barrier: Barrier,
     poisoned: AtomicBool,
-    job: UnsafeCell<Option<Job>>,
+    /// What runs, and how many workers run it.
+    job: UnsafeCell<Option<(Job, usize)>>,
     panic: Mutex<Option<WorkerPanic>>,
     spins: usize,
 }
@@ -112,14 +120,14 @@ impl Shared {
         }
     }
 
-    fn worker_loop(&self, worker: usize, workers: usize) {
+    fn worker_loop(&self, worker: usize) {
         let mut seen = 0;
-        while self.crew.enter(&mut seen, self.spins) {
+        while let Some(index) = self.crew.enter(worker, &mut seen, self.spins) {
             // SAFETY: the region has begun, so `run` has stored a job, and it waits until this worker has left before it
             // returns: the closure is alive and nobody writes the cell.
-            if let Some(job) = unsafe { *self.job.get() } {
+            if let Some((job, workers)) = unsafe { *self.job.get() } {
                 // SAFETY: as above.
-                self.work(worker, workers, unsafe { &*job });
+                self.work(index, workers, unsafe { &*job });
             }
             self.crew.leave();
         }
@@ -137,7 +145,10 @@ pub struct Pool {
     shared: Arc<Shared>,
     handles: Vec<JoinHandle<()>>,
     workers: usize,
+    /// Those of the last region.
+    active: usize,
     placement: Reading<Vec<usize>>,
+    watch: Reading<Watch>,
 }
 
 impl Pool {
@@ -146,33 +157,70 @@ impl Pool {
     /// With `pin`, worker `w` above 0 is bound to the `w`-th processor that the process may use. The calling thread is
     /// left to the scheduler, since it is not ours; with one processor a worker it finds the first one free.
     ///
+    /// Workers that are bound and at least three are watched. Whom the system again and again lets wait for its processor
+    /// sits out for a while where that costs less than waiting for it, and comes back on trial. For a caller who waits
+    /// another worker sits out, and leaves a processor free.
+    ///
     /// # Errors
     /// When the operating system refuses a thread.
     pub fn new(workers: usize, pin: bool) -> std::io::Result<Self> {
+        Self::start(workers, pin, None)
+    }
+
+    /// The same, watched through the eyes of `witness`, bound or not.
+    ///
+    /// # Errors
+    /// As [`Pool::new`].
+    pub fn watched(workers: usize, pin: bool, witness: Box<dyn Witness>) -> std::io::Result<Self> {
+        Self::start(workers, pin, Some(witness))
+    }
+
+    fn start(workers: usize, pin: bool, witness: Option<Box<dyn Witness>>) -> std::io::Result<Self> {
         let workers = workers.max(1);
         let online = thread::available_parallelism().map_or(1, usize::from);
         let allowance = Allowance::read();
-        let spins = if workers > allowance.usable_threads(online) { SPINS_CROWDED } else { SPINS };
+        let usable = allowance.usable_threads(online);
+        let spins = if workers > usable { SPINS_CROWDED } else { SPINS };
         let placement = place(workers, pin, allowance.cpus);
         let shared = Arc::new(Shared {
-            crew: Crew::default(),
+            crew: Crew::new(workers - 1),
             barrier: Barrier::new(spins),
             poisoned: AtomicBool::new(false),
             job: UnsafeCell::new(None),
             panic: Mutex::new(None),
             spins,
         });
-        let mut pool = Self { shared, handles: Vec::new(), workers, placement };
+        let watch = Reading::unavailable("the workers have not begun");
+        let mut pool = Self { shared, handles: Vec::new(), workers, active: workers, placement, watch };
+        let (send, waits) = mpsc::channel();
         for worker in 1..workers {
-            let shared = Arc::clone(&pool.shared);
+            let (shared, send) = (Arc::clone(&pool.shared), send.clone());
             let cpu = pool.placement.available().map(|cpus| cpus[worker]);
             let body = move || {
                 // A cpuset that shrank since it was read costs speed, not correctness: the worker then floats.
                 let _ = cpu.map(pin_current_thread);
-                shared.worker_loop(worker, workers);
+                // Nobody listens where nobody watches.
+                let _ = send.send((worker, Waits::of_this_thread()));
+                drop(send);
+                shared.worker_loop(worker);
             };
             pool.handles.push(thread::Builder::new().name(format!("tare-cpu-{worker}")).spawn(body)?);
         }
+        drop(send);
+        pool.watch = match (witness, &pool.placement) {
+            _ if workers <= FEWEST => Reading::unavailable("of two workers or one, each is too much to do without"),
+            (Some(witness), _) => Reading::Available(Watch::new(workers, witness)),
+            (None, Reading::Unavailable { why }) => Reading::unavailable(format!("workers are not bound: {why}")),
+            _ if workers > usable => {
+                Reading::unavailable(format!("{workers} workers, of whom {usable} can run at once"))
+            }
+            (None, Reading::Available(_)) => {
+                let mut waits: Vec<_> = waits.iter().collect();
+                waits.sort_unstable_by_key(|(worker, _)| *worker);
+                let system = System::new(waits.into_iter().map(|(_, waits)| waits));
+                system.map(|system| Watch::new(workers, Box::new(system))).into()
+            }
+        };
         Ok(pool)
     }
 
@@ -181,28 +229,52 @@ impl Pool {
         self.workers
     }
 
+    /// How many of them ran the last region: all before the first one.
+    pub fn active(&self) -> usize {
+        self.active
+    }
+
     /// The processor of each worker (that of worker 0 is left free for it), or why they are not pinned.
     pub fn placement(&self) -> &Reading<Vec<usize>> {
         &self.placement
     }
 
-    /// Runs `job` once on every worker, the caller being worker 0, and waits for all of them.
+    /// How often workers sat out so far, or why none ever does.
+    pub fn benched(&self) -> Reading<Benched> {
+        match &self.watch {
+            Reading::Available(watch) => Reading::Available(watch.so_far),
+            Reading::Unavailable { why } => Reading::unavailable(why.as_str()),
+        }
+    }
+
+    /// Runs `job` once on every worker that does not sit out, the caller being worker 0, and waits for all of them.
     ///
     /// # Errors
     /// When a worker panicked. The others leave at their next barrier; the pool stays usable.
     pub fn run<F: Fn(Region) + Sync>(&mut self, job: F) -> Result<(), WorkerPanic> {
         let shared = &*self.shared;
-        if self.workers > 1 {
+        let workers = match &mut self.watch {
+            Reading::Available(watch) => watch.begin(&shared.crew),
+            Reading::Unavailable { .. } => self.workers,
+        };
+        self.active = workers;
+        if workers > 1 {
             let borrowed: *const (dyn Fn(Region) + Sync + '_) = &job;
             // SAFETY: only the lifetime changes. No worker follows the pointer after it has left the region, which
             // is waited for below, before `job` goes away; nothing between can unwind.
             let job: Job = unsafe { std::mem::transmute::<*const (dyn Fn(Region) + Sync + '_), Job>(borrowed) };
             // SAFETY: no region is running (`&mut self`, and `run` waits), so no worker reads the cell.
-            unsafe { *shared.job.get() = Some(job) };
-            shared.crew.begin(self.workers - 1);
+            unsafe { *shared.job.get() = Some((job, workers)) };
+            shared.crew.begin(workers - 1);
         }
-        shared.work(0, self.workers, &job);
+        shared.work(0, workers, &job);
         shared.crew.wait(shared.spins);
+        if let Reading::Available(watch) = &mut self.watch
+            && let Err(why) = watch.end()
+        {
+            seat(&shared.crew, self.workers, |_| false);
+            self.watch = Reading::unavailable(why);
+        }
         if !shared.poisoned.swap(false, AcqRel) {
             return Ok(());
         }
@@ -219,7 +291,7 @@ impl Pool {
         }
     }
 
-    /// Workers that sleep until the next [`Pool::run`].
+    /// Workers that sleep until the next [`Pool::run`], or until they are asked back.
     pub fn asleep(&self) -> usize {
         self.shared.crew.asleep()
     }

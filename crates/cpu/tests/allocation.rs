@@ -1,13 +1,17 @@
 //! A warm decode step allocates nothing, on any thread.
 
 mod decoder;
+mod witness;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use decoder::World;
+use tare_cpu::pool::Witness;
 use tare_cpu::{CpuBackend, CpuConfig, detect_isa};
 use tare_ops::{Backend, Rounding, StepOutput};
+use tare_probe::Waits;
+use witness::Script;
 
 /// Counts what the whole process asks for: this file has one test, so that nobody else does.
 struct Counting;
@@ -35,9 +39,29 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
+/// A script that really asks the system, too.
+#[derive(Debug)]
+struct Reading(Script);
+
+impl Witness for Reading {
+    fn now_ns(&mut self) -> u64 {
+        self.0.now_ns()
+    }
+
+    fn waited_ns(&mut self, worker: usize) -> Result<u64, String> {
+        if let Ok(waits) = Waits::of_this_thread() {
+            waits.ns()?;
+        }
+        self.0.waited_ns(worker)
+    }
+}
+
 #[test]
 fn a_warm_decode_step_allocates_nothing() {
-    let backend = CpuBackend::new(CpuConfig { threads: 3, isa: detect_isa(), pin: false }).unwrap();
+    let script = Script::default();
+    script.late(&[2]);
+    let config = CpuConfig { threads: 4, isa: detect_isa(), pin: false };
+    let backend = CpuBackend::watched(config, Box::new(Reading(script))).unwrap();
     let mut world = World::new(backend, Rounding::Bf16);
     let batches: Vec<_> = (0..20).map(|i| world.batch(i, i + 1)).collect();
     let mut out = StepOutput::default();
@@ -46,4 +70,5 @@ fn a_warm_decode_step_allocates_nothing() {
     let before = ASKED.load(SeqCst);
     (4..20).for_each(&mut run);
     assert_eq!(ASKED.load(SeqCst) - before, 0, "allocations in 16 warm steps");
+    assert!(world.backend.benched().available().is_some_and(|b| b.short > 0), "in some of which a worker sat out");
 }

@@ -113,14 +113,15 @@ fn regions_begin_and_end_for_everybody() {
     const REGIONS: usize = 2;
     for (others, spins, switches) in [(1, 0, 3), (1, 1, 3), (2, 0, 2)] {
         explore(switches, move || {
-            let shared = Arc::new((Crew::default(), UnsafeCell::new(0), AtomicUsize::new(0)));
-            let workers: Vec<_> = (0..others)
-                .map(|_| {
+            let shared = Arc::new((Crew::new(others), UnsafeCell::new(0), AtomicUsize::new(0)));
+            let workers: Vec<_> = (1..=others)
+                .map(|me| {
                     let shared = Arc::clone(&shared);
                     thread::spawn(move || {
                         let (crew, job, sum) = &*shared;
                         let (mut seen, mut ran) = (0, 0);
-                        while crew.enter(&mut seen, spins) {
+                        while let Some(index) = crew.enter(me, &mut seen, spins) {
+                            assert_eq!(index, me);
                             // SAFETY: the caller writes it only while nobody is inside a region.
                             job.with(|job| sum.fetch_add(unsafe { *job }, Relaxed));
                             ran += 1;
@@ -142,6 +143,65 @@ fn regions_begin_and_end_for_everybody() {
             }
             crew.dismiss();
             workers.into_iter().for_each(|worker| worker.join().unwrap());
+        });
+    }
+}
+
+/// What `worker`, from 1, is in a region that those are in whose letter is `+`: its index, the caller being 0.
+fn seated(worker: usize, region: &str) -> Option<usize> {
+    let is_in = |w: &usize| region.as_bytes()[w - 1] == b'+';
+    is_in(&worker).then(|| (1..=worker).filter(is_in).count())
+}
+
+#[test]
+fn who_is_left_out_of_a_region_is_in_none_but_its_own() {
+    // The caller does not wait for those that it leaves out: whoever comes late meets the seats of later regions.
+    const STORIES: [(&[&str], usize, usize); 6] = [
+        (&["+", "-", "+"], 0, 3),
+        (&["-", "+", "-", "+"], 0, 2),
+        (&["-", "-", "+"], 1, 2),
+        (&["+", "-"], 1, 3),
+        (&["-+", "+-"], 0, 2),
+        (&["++", "-+"], 0, 2),
+    ];
+    for (story, spins, switches) in STORIES {
+        let workers = story[0].len();
+        explore(switches, move || {
+            let ran: Vec<_> = (0..workers).map(|_| UnsafeCell::new(0)).collect();
+            let shared = Arc::new((Crew::new(workers), UnsafeCell::new(0), ran));
+            let threads: Vec<_> = (1..=workers)
+                .map(|me| {
+                    let shared = Arc::clone(&shared);
+                    thread::spawn(move || {
+                        let (crew, job, ran) = &*shared;
+                        let mut seen = 0;
+                        while let Some(index) = crew.enter(me, &mut seen, spins) {
+                            // SAFETY: the caller writes it only while nobody is inside a region.
+                            let region = job.with(|job| unsafe { *job });
+                            assert_eq!(seated(me, story[region]), Some(index), "worker {me} in region {region}");
+                            // SAFETY: the caller reads it only between regions.
+                            ran[me - 1].with_mut(|ran| unsafe { *ran += 1 });
+                            crew.leave();
+                        }
+                    })
+                })
+                .collect();
+            let (crew, job, ran) = &*shared;
+            for region in 0..story.len() {
+                (1..=workers).for_each(|worker| crew.seat(worker, seated(worker, story[region])));
+                // SAFETY: as above.
+                job.with_mut(|job| unsafe { *job = region });
+                crew.begin((1..=workers).filter(|worker| seated(*worker, story[region]).is_some()).count());
+                crew.wait(spins);
+                for worker in 1..=workers {
+                    let times = story[..=region].iter().filter(|region| seated(worker, region).is_some()).count();
+                    // SAFETY: as above.
+                    ran[worker - 1]
+                        .with(|ran| assert_eq!(unsafe { *ran }, times, "worker {worker} by region {region}"));
+                }
+            }
+            crew.dismiss();
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
         });
     }
 }

@@ -1,10 +1,12 @@
 //! Whole steps: barriers are where they must be, whatever the threads; spans and refusals as the trait promises.
 
 mod decoder;
+mod witness;
 
 use decoder::{KV, PAGE_TOKENS, PAGES, World};
 use tare_cpu::{CpuBackend, CpuConfig, detect_isa};
 use tare_ops::{Backend, Isa, KvId, KvSpan, OpError, ReferenceBackend, Rounding, StepOutput, TokenSource, Wants};
+use witness::Script;
 
 fn cpu(threads: usize, level: Isa) -> CpuBackend {
     CpuBackend::new(CpuConfig { threads, isa: detect_isa().up_to(level), pin: false }).unwrap()
@@ -42,6 +44,26 @@ fn steps_are_bitwise_those_of_the_reference() {
                 assert_eq!(got.rows, want.rows, "{rounding:?}, {threads} threads, up to {level}, step {step}");
             }
             assert_eq!(got.1, want.1, "{rounding:?}, {threads} threads, up to {level}: cache");
+        }
+    }
+}
+
+#[test]
+fn who_sits_out_changes_no_bit() {
+    for rounding in [Rounding::F32, Rounding::Bf16] {
+        let want = story(&mut World::new(ReferenceBackend::new(), rounding));
+        for (threads, from) in [(3, 0), (4, 4), (5, 7), (6, 10)] {
+            let config = CpuConfig { threads, isa: detect_isa(), pin: false };
+            let backend = CpuBackend::watched(config, Box::new(Script::by_turns(from))).unwrap();
+            let mut world = World::new(backend, rounding);
+            let mut short = 0;
+            for _ in 0..4 {
+                let got = story(&mut world);
+                let same = got.0.iter().zip(&want.0).all(|(got, want)| got.rows == want.rows) && got.1 == want.1;
+                assert!(same, "{rounding:?}, {threads} threads, from {from}");
+                short = world.backend.benched().available().map_or(0, |b| b.short);
+            }
+            assert!(short > 0, "{threads} threads, from {from}: nobody sat out");
         }
     }
 }

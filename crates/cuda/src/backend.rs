@@ -9,8 +9,8 @@ use tare_core::{Fault, PageUse, Reading, Weight};
 use tare_ops::plan::KvShape;
 use tare_ops::reference::sample::sample_row;
 use tare_ops::{
-    Backend, BackendInfo, Batch, Executable, ForwardPlan, KvId, KvSpan, Launched, OpError, OpName, PoolInfo, RowOutput,
-    Sampler, StepOutput, Variant, Wants, WeightId,
+    Backend, BackendInfo, Batch, Benched, Executable, ForwardPlan, KvId, KvSpan, Launched, OpError, OpName, PoolInfo,
+    RowOutput, Sampler, StepOutput, Variant, Wants, WeightId,
 };
 
 use crate::args::SampleResult;
@@ -290,6 +290,10 @@ impl<D: Device> Backend for CudaBackend<D> {
     }
 
     fn rest(&mut self) {}
+
+    fn benched(&self) -> Reading<Benched> {
+        Reading::unavailable("the backend runs on no threads of its own")
+    }
 
     fn pages(&self) -> Reading<BTreeMap<String, PageUse>> {
         Reading::unavailable("what the backend holds is on the device, not in pages of the host")

@@ -6,7 +6,7 @@ mod step;
 use std::collections::{BTreeMap, BTreeSet};
 use tare_core::{Fault, PageUse, Reading};
 use tare_model::{Model, Resolved};
-use tare_ops::{Backend, BackendInfo, KvShape, Variant};
+use tare_ops::{Backend, BackendInfo, Benched, KvShape, Variant};
 
 use crate::cache::{self, Storage, StorageShape};
 use crate::config::EngineConfig;
@@ -219,6 +219,11 @@ impl Engine {
     /// The most bytes of a memory of its own that the backend has taken at once.
     pub fn device_bytes(&self) -> Reading<u64> {
         self.backend.device_bytes()
+    }
+
+    /// How often threads of the backend sat out so far, because other processes kept their processors busy.
+    pub fn benched(&self) -> Reading<Benched> {
+        self.backend.benched()
     }
 
     /// How the backend's memory lies in the pages of the host: for reports, not between steps.

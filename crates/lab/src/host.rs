@@ -9,6 +9,7 @@ use tare_cuda::ceilings as device;
 use tare_cuda::nvml::DeviceState;
 use tare_evidence::floor::{Ceiling, CeilingSample, Resource};
 use tare_evidence::provenance;
+use tare_ops::Benched;
 use tare_probe::ceilings::{Ceilings, Effort, Series, Work};
 use tare_probe::{Host, Quietness};
 
@@ -27,6 +28,8 @@ pub struct Moment<'a> {
     pub device: &'a [Reading<DeviceState>],
     /// How the backend's memory lay in pages, once for each process that was looked at.
     pub pages: &'a [Reading<Pages>],
+    /// How often threads of the backend sat out since it began, in the same way.
+    pub benched: &'a [Reading<Benched>],
 }
 
 /// The probe's host in a record's words: what makes two machines alike, and what holds for the moment.
@@ -60,6 +63,9 @@ pub fn describe(host: &Host, moment: Moment<'_>) -> Result<provenance::Host, Fau
     }
     if !moment.pages.is_empty() {
         put(&mut state, "pages_after_requests", &moment.pages)?;
+    }
+    if !moment.benched.is_empty() {
+        put(&mut state, "benched_after_requests", &moment.benched)?;
     }
     provenance::Host::new(&folder_name(host), class, state)
 }
@@ -182,6 +188,18 @@ pub fn doubts(ceilings: &Ceilings, quiet: &Quietness, streamed_bytes: u64) -> Ve
     let l3 = read.and_then(|s| s.l3_bytes.available());
     doubts.extend(l3.and_then(|l3| fits_in_cache(streamed_bytes, *l3)));
     doubts
+}
+
+/// A word where threads sat out.
+pub(crate) fn short_handed(benched: &[Reading<Benched>]) -> Option<String> {
+    let all = || benched.iter().filter_map(Reading::available);
+    let (short, regions) = (all().map(|b| b.short).sum::<u64>(), all().map(|b| b.regions).sum::<u64>());
+    let most = all().map(|b| b.most).max()?;
+    (short > 0).then(|| {
+        format!(
+            "others kept processors busy: {short} of {regions} parallel regions ran without up to {most} of the threads"
+        )
+    })
 }
 
 /// A word where the bytes of a token may lie in the last-level cache, which those of the byte ceiling do not.

@@ -275,7 +275,7 @@ fn zero_last_row(w: &Weight) -> Result<Weight, Fault> {
 impl<B: Backend> Backend for Mutant<B> {
     tare_ops::hand_on!(
         this => this.inner;
-        describe, variants, device_bytes, alloc_kv, free_kv, copy_kv, read_kv, write_kv, rest, pages, release
+        describe, variants, device_bytes, alloc_kv, free_kv, copy_kv, read_kv, write_kv, rest, benched, pages, release
     );
 
     fn pack(&mut self, weight: &Weight) -> Result<WeightId, OpError> {

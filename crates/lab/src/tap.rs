@@ -112,7 +112,7 @@ fn copy_of(w: &Weight) -> Result<Weight, Fault> {
 impl<B: Shared> Backend for Tap<B> {
     tare_ops::hand_on!(
         this => this.lock().backend;
-        describe, device_bytes, alloc_kv, copy_kv, read_kv, write_kv, rest, pages, run_apart
+        describe, device_bytes, alloc_kv, copy_kv, read_kv, write_kv, rest, benched, pages, run_apart
     );
 
     fn variants(&self) -> &[Variant] {

@@ -9,6 +9,7 @@ use tare_evidence::provenance::Provenance;
 use tare_evidence::record::{About, Clock, Measured, Memory, Method, Role, Startup, TimingContract};
 use tare_evidence::samples::{Samples, TimedRound};
 use tare_evidence::{Draft, Record, Utc};
+use tare_ops::Benched;
 use tare_probe::clock::process_age_ns;
 use tare_probe::{Ceilings, Host, Quietness, ResidentMemory};
 
@@ -90,10 +91,11 @@ impl Weighing<'_> {
         }
         let device: Vec<_> = self.rig.on.device_state().into_iter().collect();
         let (memory, pages) = (facts::memory(&engine, &rounds, &before), engine.pages());
+        let benched = engine.benched();
         ask(Stage::Judging)?;
         let judgement = self.judge(&mut engine, &warmups, &rounds)?;
         let startup = self.startup(ready, warmups.first().or(rounds.first()));
-        self.record(at, Finished { startup, engine, warmups, rounds, device, memory, pages, quiet, judgement })
+        self.record(at, Finished { startup, engine, warmups, rounds, device, memory, pages, benched, quiet, judgement })
     }
 
     fn judge(&self, engine: &mut Engine, warmups: &[Timed], rounds: &[Timed]) -> Result<Judgement, LabError> {
@@ -136,8 +138,8 @@ impl Weighing<'_> {
             demands: facts.demands,
             startup: Some(done.startup),
         };
-        let pages = std::slice::from_ref(&done.pages);
-        let moment = host::Moment { quiet: Some(&done.quiet), device: &done.device, pages };
+        let (pages, benched) = (std::slice::from_ref(&done.pages), std::slice::from_ref(&done.benched));
+        let moment = host::Moment { quiet: Some(&done.quiet), device: &done.device, pages, benched };
         let mut config = facts.config;
         config["rounds"] = json!(self.rounds);
         config["warmups"] = json!(self.warmups);
@@ -187,7 +189,10 @@ impl Weighing<'_> {
         notes.extend(facts.notes.iter().cloned());
         let streamed = facts.streamed_bytes.available().copied().unwrap_or(u64::MAX);
         match self.rig.on {
-            On::Cpu => notes.extend(host::doubts(self.ceilings, &done.quiet, streamed)),
+            On::Cpu => {
+                notes.extend(host::doubts(self.ceilings, &done.quiet, streamed));
+                notes.extend(host::short_handed(std::slice::from_ref(&done.benched)));
+            }
             On::Cuda(_) => notes.push("the judge ran on the processor".to_string()),
         }
         notes
@@ -229,6 +234,7 @@ struct Finished {
     device: Vec<Reading<DeviceState>>,
     memory: Memory,
     pages: Reading<host::Pages>,
+    benched: Reading<Benched>,
     quiet: Quietness,
     judgement: Judgement,
 }

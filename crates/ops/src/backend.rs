@@ -46,6 +46,17 @@ pub struct BackendInfo {
     pub isa: IsaSet,
 }
 
+/// How often threads of a backend sat out, because other processes kept their processors busy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Benched {
+    /// What the backend ran so far: a step is one, and some of what is done to load a model.
+    pub regions: u64,
+    /// How many of them ran on fewer threads than there are.
+    pub short: u64,
+    /// How many threads sat out at once at most.
+    pub most: usize,
+}
+
 /// Why a backend could not do something.
 #[derive(Debug, thiserror::Error)]
 pub enum OpError {
@@ -129,6 +140,9 @@ pub trait Backend: Send {
     /// this one then has the processors for itself. A backend without threads of its own has nothing to do.
     fn rest(&mut self);
 
+    /// How often threads of its own sat out so far, or why none ever does.
+    fn benched(&self) -> Reading<Benched>;
+
     /// How its memory lies in the pages of the host, by what it is for (`weights`, `kv`, `buffers`). The system is asked:
     /// for reports, not for steps.
     fn pages(&self) -> Reading<BTreeMap<String, PageUse>>;
@@ -171,7 +185,7 @@ pub trait Backend: Send {
 impl<B: Backend + ?Sized> Backend for Box<B> {
     crate::hand_on!(
         this => **this;
-        describe, variants, device_bytes, pack, alloc_kv, free_kv, copy_kv, read_kv, write_kv, rest, pages, compile,
-        release, run, run_apart
+        describe, variants, device_bytes, pack, alloc_kv, free_kv, copy_kv, read_kv, write_kv, rest, benched, pages,
+        compile, release, run, run_apart
     );
 }

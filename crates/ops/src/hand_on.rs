@@ -76,6 +76,12 @@ macro_rules! hand_on {
             $to.rest();
         }
     };
+    (@benched $this:ident $to:expr) => {
+        fn benched(&self) -> ::tare_core::Reading<$crate::Benched> {
+            let $this = self;
+            $to.benched()
+        }
+    };
     (@pages $this:ident $to:expr) => {
         fn pages(&self) -> ::tare_core::Reading<::std::collections::BTreeMap<String, ::tare_core::PageUse>> {
             let $this = self;

@@ -23,7 +23,7 @@ pub mod sampling;
 pub mod variant;
 
 pub use apart::{Launched, Left};
-pub use backend::{Backend, BackendInfo, Executable, KvId, KvSpan, OpError};
+pub use backend::{Backend, BackendInfo, Benched, Executable, KvId, KvSpan, OpError};
 pub use batch::{Batch, Row, RowOutput, StepOutput, Table, TokenSource, Wants};
 pub use check::{BatchCheck, PoolInfo};
 pub use class::{Class, Order, Rounding};

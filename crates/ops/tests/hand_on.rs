@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 
 use tare_core::{Blob, Format, PageUse, Reading, Weight};
 use tare_ops::{
-    Backend, BackendInfo, Batch, Executable, ForwardPlan, KvId, KvShape, KvSpan, Launched, OpError, ReferenceBackend,
-    RowOutput, StepOutput, Variant, WeightId, conformance, hand_on,
+    Backend, BackendInfo, Batch, Benched, Executable, ForwardPlan, KvId, KvShape, KvSpan, Launched, OpError,
+    ReferenceBackend, RowOutput, StepOutput, Variant, WeightId, conformance, hand_on,
 };
 
 /// Notes what it is asked, and answers each question in a way of its own.
@@ -70,6 +70,10 @@ impl Backend for Noted {
     fn rest(&mut self) {
         self.note("rest", ());
     }
+    fn benched(&self) -> Reading<Benched> {
+        self.note("benched", ());
+        Reading::Available(Benched { regions: 23, short: 24, most: 25 })
+    }
     fn pages(&self) -> Reading<BTreeMap<String, PageUse>> {
         self.note("pages", ());
         Reading::unavailable("noted")
@@ -106,8 +110,8 @@ struct Field<B>(B);
 impl<B: Backend> Backend for Field<B> {
     hand_on!(
         this => this.0;
-        describe, variants, device_bytes, pack, alloc_kv, free_kv, copy_kv, read_kv, write_kv, rest, pages, compile,
-        release, run, run_apart
+        describe, variants, device_bytes, pack, alloc_kv, free_kv, copy_kv, read_kv, write_kv, rest, benched, pages,
+        compile, release, run, run_apart
     );
 }
 
@@ -116,8 +120,8 @@ struct Guarded<B>(Mutex<B>, Vec<Variant>);
 impl<B: Backend> Backend for Guarded<B> {
     hand_on!(
         this => this.0.lock().unwrap();
-        describe, device_bytes, pack, alloc_kv, free_kv, copy_kv, read_kv, write_kv, rest, pages, compile, release, run,
-        run_apart
+        describe, device_bytes, pack, alloc_kv, free_kv, copy_kv, read_kv, write_kv, rest, benched, pages, compile,
+        release, run, run_apart
     );
 
     fn variants(&self) -> &[Variant] {
@@ -140,6 +144,7 @@ fn answers(of: &mut dyn Backend) -> Vec<String> {
         format!("{:?}", of.describe()),
         format!("{:?}", of.variants()),
         format!("{:?}", of.device_bytes()),
+        format!("{:?}", of.benched()),
         format!("{:?}", of.pages()),
         format!("{:?}", of.pack(&weight)),
         format!("{:?}", of.alloc_kv(shape, 13, 14)),

@@ -73,7 +73,7 @@ pub(crate) fn run(args: &DoctorArgs, settings: &Settings) -> Result<()> {
             "{}",
             json!({ "host": host, "ceilings": stored.ceilings, "quietness": quiet, "isa": cpu.isa,
                     "threads": cpu.threads, "cuda": cuda, "cuda_state": state, "cuda_ceilings": device, "plans": plans,
-                    "pages": engine.as_ref().map(Engine::pages), "conformance": conformance,
+                    "pages": engine.as_ref().map(Engine::pages), "benched": engine.as_ref().map(Engine::benched), "conformance": conformance,
                     "deterministic": how.as_ref().map(|h| json!({ "class": h.class.name, "holds": h.class.depends_on().is_none(),
                                                                   "depends_on": h.class.depends_on() })),
                     "states": how.as_ref().map(|h| &h.plan.states) })

@@ -26,7 +26,7 @@ fn each(count: &mut usize, n: usize) -> Result<(), OpError> {
 impl Backend for Flaky {
     tare_ops::hand_on!(
         this => this.inner;
-        describe, variants, device_bytes, pack, free_kv, copy_kv, read_kv, write_kv, rest, pages, compile, release,
+        describe, variants, device_bytes, pack, free_kv, copy_kv, read_kv, write_kv, rest, benched, pages, compile, release,
         run_apart
     );
 

@@ -204,8 +204,9 @@ impl<'m> Held<'m> {
         let timed = self.done.take().ok_or_else(no_request)?;
         // Before the judges take memory of their own.
         let (memory, pages) = (self.subject.memory(&timed), self.subject.pages());
+        let benched = self.subject.benched();
         let report = self.report(&timed, full)?;
-        Ok(Judged { device: self.device.take(), pages, ..release(report, timed, memory)? })
+        Ok(Judged { device: self.device.take(), pages, benched, ..release(report, timed, memory)? })
     }
 
     fn report(&mut self, timed: &Timed, full: bool) -> Result<GateReport, LabError> {
@@ -226,14 +227,32 @@ fn release(report: GateReport, timed: Timed, memory: Memory) -> Result<Judged, F
     Ok(match report.judge()? {
         Judgement::Passed(gate) => {
             let timing = Some(timed.timing());
-            Judged { gate: gate.report().clone(), tokens, timing, memory, rows, device: None, pages: None }
+            Judged {
+                gate: gate.report().clone(),
+                tokens,
+                timing,
+                memory,
+                rows,
+                device: None,
+                pages: None,
+                benched: None,
+            }
         }
         Judgement::Failed(gate) => {
             // A line has no way to say that a logit is no number, or which is missing; the misses say it.
             let whole = |row: &RowTokens| row.logits.len() == row.ids.len() && row.logits.iter().all(|l| l.is_finite());
             let kept = |row: RowTokens| if whole(&row) { row } else { RowTokens { logits: Vec::new(), ..row } };
             let tokens = tokens.into_iter().map(kept).collect();
-            Judged { gate: gate.report().clone(), tokens, timing: None, memory, rows, device: None, pages: None }
+            Judged {
+                gate: gate.report().clone(),
+                tokens,
+                timing: None,
+                memory,
+                rows,
+                device: None,
+                pages: None,
+                benched: None,
+            }
         }
     })
 }

@@ -10,6 +10,7 @@ use tare_cuda::nvml::DeviceState;
 use tare_evidence::gate::GateReport;
 use tare_evidence::record::Memory;
 use tare_evidence::samples::{RowTokens, Timing};
+use tare_ops::Benched;
 
 use crate::build_info::BuildInfo;
 use crate::clock::Baton;
@@ -117,6 +118,9 @@ pub struct Judged {
     /// How the engine's memory lay in pages after the request; left out where another engine ran it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pages: Option<Reading<Pages>>,
+    /// How often threads of the engine sat out in this process; left out where another engine ran the request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub benched: Option<Reading<Benched>>,
 }
 
 impl Ask {

@@ -11,6 +11,7 @@ use tare_evidence::gate::GateReport;
 use tare_evidence::identity::Arm;
 use tare_evidence::record::Memory;
 use tare_formats::Role as Weights;
+use tare_ops::Benched;
 
 use crate::LabError;
 use crate::arm::hold::Home;
@@ -101,6 +102,14 @@ impl Subject {
     pub(super) fn pages(&mut self) -> Option<Reading<Pages>> {
         match self {
             Self::Engine(e) => Some(e.engine().pages()),
+            Self::Peer(_) => None,
+        }
+    }
+
+    /// How often threads of it sat out; those of a peer are not looked at.
+    pub(super) fn benched(&mut self) -> Option<Reading<Benched>> {
+        match self {
+            Self::Engine(e) => Some(e.engine().benched()),
             Self::Peer(_) => None,
         }
     }

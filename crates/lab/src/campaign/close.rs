@@ -60,7 +60,9 @@ impl Closing<'_> {
         let memory: Vec<_> = judged.iter().map(|j| j.memory.clone()).collect();
         let device: Vec<_> = judged.iter().filter_map(|j| j.device.clone()).collect();
         let pages: Vec<_> = judged.iter().filter_map(|j| j.pages.clone()).collect();
-        let moment = Moment { quiet: rounds.last().map(|r| &r.quiet), device: &device, pages: &pages };
+        let benched: Vec<_> = judged.iter().filter_map(|j| j.benched.clone()).collect();
+        let quiet = rounds.last().map(|r| &r.quiet);
+        let moment = Moment { quiet, device: &device, pages: &pages, benched: &benched };
         let clocked = judged.iter().all(|j| j.timing.as_ref().is_some_and(|t| t.device.is_some()));
         let mut config = facts.config.clone();
         config["rounds"] = json!(rounds.len());
@@ -151,6 +153,8 @@ impl Closing<'_> {
         notes.extend(streamed.zip(l3).and_then(|(bytes, l3)| host::fits_in_cache(*bytes, l3)));
         let busiest = rounds.iter().map(|r| &r.quiet).max_by(|a, b| a.spin.lost_share.total_cmp(&b.spin.lost_share));
         notes.extend(busiest.and_then(busy));
+        let benched: Vec<_> = judged.iter().filter_map(|j| j.benched.clone()).collect();
+        notes.extend(host::short_handed(&benched));
         notes
     }
 }
@@ -318,6 +322,7 @@ mod tests {
             rows: None,
             device: None,
             pages: None,
+            benched: None,
         }
     }
 

@@ -38,8 +38,8 @@ impl Failing {
 impl Backend for Failing {
     hand_on!(
         this => this.inner;
-        describe, variants, device_bytes, pack, alloc_kv, free_kv, copy_kv, read_kv, write_kv, rest, pages, release,
-        run_apart
+        describe, variants, device_bytes, pack, alloc_kv, free_kv, copy_kv, read_kv, write_kv, rest, benched, pages,
+        release, run_apart
     );
 
     fn compile(&mut self, plan: &ForwardPlan) -> Result<Executable, OpError> {

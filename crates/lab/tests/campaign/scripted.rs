@@ -234,6 +234,7 @@ impl LiveArm for ScriptedArm {
             rows: None,
             device: None,
             pages: None,
+            benched: None,
         })
     }
 }

@@ -8,7 +8,7 @@ use super::kv::{KvPool, check_span};
 use super::step::Step;
 use super::variants;
 use crate::apart::Launched;
-use crate::backend::{Backend, BackendInfo, Executable, KvId, KvSpan, OpError};
+use crate::backend::{Backend, BackendInfo, Benched, Executable, KvId, KvSpan, OpError};
 use crate::batch::{Batch, StepOutput};
 use crate::check::{BatchCheck, PoolInfo};
 use crate::isa::IsaSet;
@@ -140,6 +140,10 @@ impl Backend for ReferenceBackend {
     }
 
     fn rest(&mut self) {}
+
+    fn benched(&self) -> Reading<Benched> {
+        Reading::unavailable("the reference runs on the calling thread alone")
+    }
 
     fn pages(&self) -> Reading<BTreeMap<String, PageUse>> {
         Reading::unavailable("the reference does not say how its memory lies")

@@ -141,8 +141,8 @@ impl Flaky {
 impl Backend for Flaky {
     tare_ops::hand_on!(
         this => this.inner;
-        describe, variants, device_bytes, pack, alloc_kv, free_kv, copy_kv, read_kv, write_kv, rest, pages, compile,
-        release, run_apart
+        describe, variants, device_bytes, pack, alloc_kv, free_kv, copy_kv, read_kv, write_kv, rest, benched, pages,
+        compile, release, run_apart
     );
 
     fn run(&mut self, exe: Executable, batch: &Batch, out: &mut StepOutput) -> Result<(), OpError> {
