@@ -113,6 +113,7 @@ pub fn visit<W: Visit>(format: Format, what: W) -> Option<W::Output> {
 }
 
 /// Bytes of a block of `F`, whose scales are of `dtype` where the format leaves that open.
+#[inline(always)]
 pub fn block_bytes<F: Coded>(dtype: DType) -> usize {
     (F::UNITS * F::UNIT_BYTES + F::Scales::bytes(F::UNITS, dtype)).next_multiple_of(64)
 }

@@ -12,8 +12,8 @@ pub struct Block<const P: usize> {
     pub planes: [[i8; BLOCK]; P],
     /// The scale (d).
     pub scale: f32,
-    /// The sum of the integers of each half.
-    pub half_sums: [i32; 2],
+    /// What centers take off, each as a kernel adds it: -8 and -128 times the sum of the integers, -32 times that of each half.
+    off: [i32; 4],
     /// What a bias is multiplied with, for groups of 32, 64 and 128 columns: the chain (v) over the blocks of the group up
     /// to this one.
     pub offsets: [f32; 3],
@@ -23,12 +23,25 @@ impl<const P: usize> Block<P> {
     /// A block behind `before`, which is the one before it in its run of [`SPAN`] blocks; `at` counts it in that run.
     #[inline(always)]
     pub fn new(planes: [[i8; BLOCK]; P], scale: f32, half_sums: [i32; 2], before: [f32; 3], at: usize) -> Self {
-        let sum = (half_sums[0] + half_sums[1]) as f32;
+        let [low, up] = half_sums;
         let mut offsets = [0.0; 3];
         for (i, offset) in offsets.iter_mut().enumerate() {
-            *offset = scale.mul_add(sum, if at.is_multiple_of(1 << i) { 0.0 } else { before[i] });
+            *offset = scale.mul_add((low + up) as f32, if at.is_multiple_of(1 << i) { 0.0 } else { before[i] });
         }
-        Self { planes, scale, half_sums, offsets }
+        Self { planes, scale, off: [-8 * (low + up), -128 * (low + up), -32 * low, -32 * up], offsets }
+    }
+
+    /// What a center, a multiple of 8, takes off the sum of products with all codes: minus itself times the sum of the integers.
+    #[inline(always)]
+    pub const fn off(&self, center: i32) -> i32 {
+        // One load for the most common two. Blocks behind the last one may hold any numbers.
+        if center == 128 { self.off[1] } else { self.off[0].wrapping_mul(center / 8) }
+    }
+
+    /// The same for each half, and a multiple of 32.
+    #[inline(always)]
+    pub const fn off_half(&self, center: i32, half: usize) -> i32 {
+        self.off[2 + half].wrapping_mul(center / 32)
     }
 }
 
@@ -102,6 +115,13 @@ mod tests {
         assert_eq!((size_of::<Block<1>>(), size_of::<Block<2>>()), (64, 96));
         every_block_in::<1>();
         every_block_in::<2>();
+    }
+
+    #[test]
+    fn centers_come_off() {
+        let block = Block::new([[0; BLOCK]], 1.0, [100, -7], [0.0; 3], 0);
+        assert_eq!([8, 16, 128, -128].map(|center| block.off(center)), [-744, -1488, -11904, 11904]);
+        assert_eq!([0, 1].map(|half| block.off_half(32, half)), [-3200, 224]);
     }
 
     #[test]

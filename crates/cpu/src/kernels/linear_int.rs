@@ -11,7 +11,7 @@
 //! loses: two planes to one, at more than two rows; q6_k, whose sixteen scales a super-block are multiplied out for every row of a panel; one row of a narrow matrix, whose last panel is mostly empty
 //! fallback: the same code on AVX2 (`vpmaddubsw`) and on an array (`portable`)
 //! evidence: none yet
-//! source: rows in lanes, two planes and the prefetch distance by our own probe
+//! source: rows in lanes, two planes, the prefetch distance and sums of two pieces at once by our own probe
 //!
 //! Workers take contiguous runs of 16 weight rows, one panel each, so that each output line of 64 bytes has one writer.
 
@@ -20,7 +20,7 @@ pub mod tiles;
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use crate::coded::{Coded, ROWS, Scales, UNIT};
+use crate::coded::{Coded, ROWS, Scales, UNIT, block_bytes};
 use crate::codes::{Block, Codes, TILE};
 use crate::dots::{DotKernel, Dots};
 use crate::epilogue::Epilogue;
@@ -79,19 +79,36 @@ impl<F: Coded, const P: usize> DotKernel for Share<'_, F, P> {
                 let end = (tile + TILE).min(self.rows);
                 while t < end {
                     let place = Place { call: self.call, rows: self.rows, t, n, last };
+                    // A product waits for the one before it in its sum. Eight sums are too few to fill that time, and biases
+                    // and longer groups leave no registers for more.
+                    let short = F::Scales::CENTER.is_some();
                     // SAFETY: the contract of `LinearIntFn`.
                     t += unsafe {
                         match end - t {
-                            8.. if D::WIDE && P == 1 => place.panel::<D, F, P, 8>(d),
-                            4.. if D::WIDE => place.panel::<D, F, P, 4>(d),
-                            2.. => place.panel::<D, F, P, 2>(d),
-                            _ => place.panel::<D, F, P, 1>(d),
+                            8.. if D::WIDE && P == 1 && short => place.panel::<D, F, P, 8, 2>(d),
+                            8.. if D::WIDE && P == 1 => place.panel::<D, F, P, 8, 1>(d),
+                            4.. if D::WIDE && short => place.panel::<D, F, P, 4, 2>(d),
+                            4.. if D::WIDE => place.panel::<D, F, P, 4, 1>(d),
+                            2.. if D::WIDE && short => place.panel::<D, F, P, 2, 2>(d),
+                            2.. => place.panel::<D, F, P, 2, 1>(d),
+                            _ if D::WIDE && pieces::<F>() == 2 => place.panel::<D, F, P, 1, 2>(d),
+                            _ => place.panel::<D, F, P, 1, 1>(d),
                         }
                     };
                 }
             }
         }
     }
+}
+
+/// Pieces of a unit: its columns, or each half of them where these have scales of their own.
+const fn pieces<F: Coded>() -> usize {
+    UNIT.div_ceil(F::GROUP)
+}
+
+/// Runs of a piece.
+const fn runs<F: Coded>() -> usize {
+    4 / pieces::<F>()
 }
 
 /// Rows of x from `t` on, and the panel of weight rows from `n` on.
@@ -105,25 +122,37 @@ struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// Outputs `n .. n + 16` of rows `t .. t + M`. Gives M.
+    /// Outputs `n .. n + 16` of rows `t .. t + M`, the sums of S pieces at once. Gives M.
     ///
     /// # Safety
     /// That of [`LinearIntFn`]; the rows are of one tile of the step.
     #[inline(always)]
-    unsafe fn panel<D: Dots, F: Coded, const P: usize, const M: usize>(&self, d: D) -> usize {
+    unsafe fn panel<D: Dots, F: Coded, const P: usize, const M: usize, const S: usize>(&self, d: D) -> usize {
         let (l, weight) = (d.lanes(), &self.call.weight);
         let (x, stride) = self.call.x.row::<P>(self.t, self.rows);
-        let panel = weight.panel(self.n);
-        let mut acc = [l.splat(0.0); M];
-        for first in (0..weight.units).step_by(F::UNITS) {
-            let block = panel.wrapping_add(first / F::UNITS * weight.block_bytes);
-            let x = x.cast_const().wrapping_add(first * stride);
-            // SAFETY: a block of the panel, and the units of x that it goes with, as far as both reach.
-            unsafe { self.block::<D, F, P, M>(d, block, (x, stride), weight.units - first, &mut acc) };
-        }
-        for (m, acc) in acc.iter().enumerate() {
-            // SAFETY: row t + m is one of the step, n an output.
-            unsafe { self.call.end.store(l, self.t + m, self.n, *acc) };
+        let (mut block, mut x) = (weight.panel(self.n), x.cast_const());
+        let mut sums = Sums { acc: [l.splat(0.0); M], u: [l.splat(0.0); M] };
+        // Whole blocks, so that what lies where in them is known when this is compiled.
+        let each = pieces::<F>();
+        let turn = if F::UNITS * each > S { F::UNITS * each } else { S };
+        let mut left = weight.units * each;
+        // SAFETY: pieces of the panel and of x, as far as both reach.
+        unsafe {
+            while left >= turn {
+                for at in (0..turn).step_by(S) {
+                    self.take::<D, F, P, M, S>(d, block, (x, stride), at, &mut sums);
+                }
+                block = block.wrapping_add(turn / each / F::UNITS * weight.block_bytes);
+                x = x.wrapping_add(turn / each * stride);
+                left -= turn;
+            }
+            for at in 0..left {
+                self.take::<D, F, P, M, 1>(d, block, (x, stride), at, &mut sums);
+            }
+            for (m, acc) in sums.acc.iter().enumerate() {
+                // Row t + m is one of the step, n an output.
+                self.call.end.store(l, self.t + m, self.n, *acc);
+            }
         }
         M
     }
@@ -139,59 +168,64 @@ impl Place<'_> {
         }
     }
 
-    /// Adds what a block of at most `left` units gives.
+    /// Adds what S pieces give, from piece `at` of those on that begin with `block`.
     ///
     /// # Safety
-    /// The block lies there, as do M blocks of x for each of its units, `stride` from one unit to the next.
+    /// The pieces are of the panel; M blocks of x for each of their units lie at `x`, `stride` from one unit to the next.
     #[inline(always)]
-    unsafe fn block<D: Dots, F: Coded, const P: usize, const M: usize>(
+    #[expect(clippy::needless_range_loop, reason = "an index goes through several arrays at once")]
+    unsafe fn take<D: Dots, F: Coded, const P: usize, const M: usize, const S: usize>(
         &self,
         d: D,
         block: *const u8,
         (x, stride): (*const Block<P>, usize),
-        left: usize,
-        acc: &mut [<D::L as Lanes>::V; M],
+        at: usize,
+        to: &mut Sums<D, M>,
     ) {
-        let (l, dtype) = (d.lanes(), self.call.weight.dtype);
-        let scales = block.wrapping_add(F::UNITS * F::UNIT_BYTES);
-        let mut u = [l.splat(0.0); M];
-        self.ask(l, scales, self.call.weight.block_bytes - F::UNITS * F::UNIT_BYTES);
-        for unit in 0..F::UNITS {
-            if unit >= left {
-                break;
+        let (l, weight, each) = (d.lanes(), &self.call.weight, pieces::<F>());
+        let dtype = weight.dtype;
+        let pieces: [Piece<P>; S] = std::array::from_fn(|s| {
+            let (unit, half) = ((at + s) / each, (at + s) % each);
+            let block = block.wrapping_add(unit / F::UNITS * weight.block_bytes);
+            let codes = block.wrapping_add(unit % F::UNITS * F::UNIT_BYTES);
+            let scales = block.wrapping_add(F::UNITS * F::UNIT_BYTES);
+            Piece { codes, scales, x: x.wrapping_add(unit * stride), unit: unit % F::UNITS, half }
+        });
+        for piece in &pieces {
+            if piece.half == 0 {
+                // A few lines at a time, between products: those of a whole block at once wait for each other.
+                self.ask(l, piece.codes, F::UNIT_BYTES);
+                if piece.unit == 0 {
+                    self.ask(l, piece.scales, block_bytes::<F>(dtype) - F::UNITS * F::UNIT_BYTES);
+                }
             }
-            let codes = block.wrapping_add(unit * F::UNIT_BYTES);
-            let x = x.wrapping_add(unit * stride);
-            // A few lines at a time, between products: those of a whole block at once wait for each other.
-            self.ask(l, codes, F::UNIT_BYTES);
-            // SAFETY: the caller's promise.
-            unsafe {
+        }
+        // SAFETY: the caller's promise.
+        unsafe {
+            let sums = sums::<D, F, P, M, S>(d, &pieces);
+            for (s, (piece, sums)) in pieces.iter().zip(sums).enumerate() {
                 if F::GROUP < UNIT {
-                    for half in 0..2 {
-                        let sums = sums::<D, F, P, M>(d, codes, x, 2 * half..2 * half + 2);
-                        let (scale, _) = F::Scales::of(l, scales, 2 * unit + half, dtype);
-                        for m in 0..M {
-                            let block = &*x.add(m);
-                            let product = l.mul(l.splat(block.scale), d.to_f32(sums[m]));
-                            acc[m] = l.fma(scale, product, acc[m]);
-                        }
+                    let (scale, _) = F::Scales::of(l, piece.scales, each * piece.unit + piece.half, dtype);
+                    for m in 0..M {
+                        let block = &*piece.x.add(m);
+                        let product = l.mul(l.splat(block.scale), d.to_f32(sums[m]));
+                        to.acc[m] = l.fma(scale, product, to.acc[m]);
                     }
                     continue;
                 }
-                let sums = sums::<D, F, P, M>(d, codes, x, 0..4);
                 for m in 0..M {
-                    let block = &*x.add(m);
-                    u[m] = l.fma(l.splat(block.scale), d.to_f32(sums[m]), u[m]);
+                    let block = &*piece.x.add(m);
+                    to.u[m] = l.fma(l.splat(block.scale), d.to_f32(sums[m]), to.u[m]);
                 }
-                if ((unit + 1) * UNIT).is_multiple_of(F::GROUP) {
-                    let (scale, bias) = F::Scales::of(l, scales, unit * UNIT / F::GROUP, dtype);
+                if ((at + s + 1) * UNIT).is_multiple_of(F::GROUP) {
+                    let (scale, bias) = F::Scales::of(l, piece.scales, piece.unit * UNIT / F::GROUP, dtype);
                     for m in 0..M {
-                        acc[m] = l.fma(scale, u[m], acc[m]);
+                        to.acc[m] = l.fma(scale, to.u[m], to.acc[m]);
                         if F::Scales::CENTER.is_none() {
-                            let block = &*x.add(m);
-                            acc[m] = l.fma(bias, l.splat(block.offsets[F::GROUP / UNIT / 2]), acc[m]);
+                            let block = &*piece.x.add(m);
+                            to.acc[m] = l.fma(bias, l.splat(block.offsets[F::GROUP / UNIT / 2]), to.acc[m]);
                         }
-                        u[m] = l.splat(0.0);
+                        to.u[m] = l.splat(0.0);
                     }
                 }
             }
@@ -199,51 +233,70 @@ impl Place<'_> {
     }
 }
 
-/// Sums of M rows of x over `runs` of a unit, all four or one half of them: of 16 weight rows, their center taken off.
+/// What is added up for M rows of x.
+struct Sums<D: Dots, const M: usize> {
+    /// Over groups.
+    acc: [<D::L as Lanes>::V; M],
+    /// Over the blocks of a group.
+    u: [<D::L as Lanes>::V; M],
+}
+
+/// Columns whose products are added as integers: see [`pieces`].
+struct Piece<const P: usize> {
+    /// Codes of its unit.
+    codes: *const u8,
+    /// Scales of its block.
+    scales: *const u8,
+    /// The block of the first row of x.
+    x: *const Block<P>,
+    /// Its unit in the block.
+    unit: usize,
+    /// Which piece of the unit it is.
+    half: usize,
+}
+
+/// Sums of M rows of x over each of `pieces`: of 16 weight rows, their center taken off. The pieces take turns, run by run.
 ///
 /// # Safety
-/// The codes of a unit lie at `codes`, M blocks at `x`.
+/// The codes of their units lie there, and M blocks of x.
 #[inline(always)]
-unsafe fn sums<D: Dots, F: Coded, const P: usize, const M: usize>(
+unsafe fn sums<D: Dots, F: Coded, const P: usize, const M: usize, const S: usize>(
     d: D,
-    codes: *const u8,
-    x: *const Block<P>,
-    runs: Range<usize>,
-) -> [D::I; M] {
+    pieces: &[Piece<P>; S],
+) -> [[D::I; M]; S] {
     let center = F::Scales::CENTER.unwrap_or(0) - if F::BITS == 8 { D::WIDE_CENTER } else { 0 };
-    let mut planes = [[d.splat(0); P]; M];
+    let mut planes = [[[d.splat(0); P]; M]; S];
     // SAFETY: the caller's promise.
     unsafe {
         if center != 0 {
-            for (m, planes) in planes.iter_mut().enumerate() {
-                let block = &*x.add(m);
-                let [low, up] = block.half_sums;
-                let of_x = if runs.len() == 4 {
-                    low + up
-                } else if runs.start == 0 {
-                    low
-                } else {
-                    up
-                };
-                planes[P - 1] = d.splat(-center * of_x);
+            for (piece, planes) in pieces.iter().zip(&mut planes) {
+                for (m, planes) in planes.iter_mut().enumerate() {
+                    let block = &*piece.x.add(m);
+                    let off = if F::GROUP < UNIT { block.off_half(center, piece.half) } else { block.off(center) };
+                    planes[P - 1] = d.splat(off);
+                }
             }
         }
-        for run in runs {
-            let codes = F::codes(d, codes, run);
-            for (m, sums) in planes.iter_mut().enumerate() {
-                let block = &*x.add(m);
-                for (sum, plane) in sums.iter_mut().zip(&block.planes) {
-                    let four = plane.as_ptr().add(8 * run).cast::<i32>();
-                    if F::BITS == 8 {
-                        *sum = d.dot_wide(*sum, codes[0], four.read_unaligned());
-                        *sum = d.dot_wide(*sum, codes[1], four.add(1).read_unaligned());
-                    } else {
-                        *sum = d.dot(*sum, codes[0], four.read_unaligned());
-                        *sum = d.dot(*sum, codes[1], four.add(1).read_unaligned());
+        for run in 0..runs::<F>() {
+            for (piece, planes) in pieces.iter().zip(&mut planes) {
+                let run = piece.half * runs::<F>() + run;
+                for (h, codes) in F::codes(d, piece.codes, run).into_iter().enumerate() {
+                    for (m, sums) in planes.iter_mut().enumerate() {
+                        for (sum, plane) in sums.iter_mut().zip(&(*piece.x.add(m)).planes) {
+                            let four = plane.as_ptr().add(8 * run + 4 * h).cast::<i32>().read_unaligned();
+                            *sum = if F::BITS == 8 { d.dot_wide(*sum, codes, four) } else { d.dot(*sum, codes, four) };
+                        }
                     }
                 }
             }
         }
     }
-    planes.map(|planes| if P == 2 { d.join(planes[0], planes[1]) } else { planes[0] })
+    // A loop, and no `map` of arrays in arrays, which becomes a call through memory.
+    let mut sums = [[d.splat(0); M]; S];
+    for (sums, planes) in sums.iter_mut().zip(&planes) {
+        for (sum, planes) in sums.iter_mut().zip(planes) {
+            *sum = if P == 2 { d.join(planes[0], planes[1]) } else { planes[0] };
+        }
+    }
+    sums
 }

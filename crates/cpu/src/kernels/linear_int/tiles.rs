@@ -273,8 +273,6 @@ unsafe fn centered<T: DotTiles, F: Coded>(
     if center == 0 {
         return d.to_f32(sums);
     }
-    let [first, second] = block.half_sums;
-    // Of rows behind the last one these may be any numbers.
-    let of_x = half.map_or(first.wrapping_add(second), |half| block.half_sums[half]);
-    d.to_f32(t.add(sums, d.splat(of_x.wrapping_mul(-center))))
+    let off = half.map_or_else(|| block.off(center), |half| block.off_half(center, half));
+    d.to_f32(t.add(sums, d.splat(off)))
 }
