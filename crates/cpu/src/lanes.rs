@@ -251,6 +251,11 @@ pub trait Lanes: Copy + Send + Sync + 'static {
     fn look_up(self, map: Self::Map, q: Self::Q) -> Self::V;
     /// Asks for the cache line at `p` to be brought near; any address will do.
     fn prefetch(self, p: *const u8);
+    /// The same, as near as can be: what is used within some hundred cycles.
+    #[inline(always)]
+    fn prefetch_nearest(self, p: *const u8) {
+        self.prefetch(p);
+    }
 }
 
 /// [`tare_ops::reference::exp::exp`], lane by lane and bit by bit.
