@@ -30,7 +30,7 @@ pub(crate) struct Bench {
     next_ns: u64,
     /// Who was left out in the caller's stead.
     stand_in: Option<usize>,
-    /// Workers that are in, in the order of a look.
+    /// Workers besides the caller that are in, the latest first.
     order: Vec<usize>,
 }
 
@@ -66,9 +66,15 @@ impl Bench {
         self.seats[worker].back_ns.is_some()
     }
 
-    /// Takes those back whose term is over at `now`. Whether there were any.
+    /// Forgets what ran since the last look: what was waited since then was not waited in regions.
+    pub(crate) fn forget(&mut self) {
+        self.ran_ns = 0;
+    }
+
+    /// Takes those back whose term is over at `now`, once a look is over. Whether there were any.
     pub(crate) fn take_back(&mut self, now: u64) -> bool {
-        if now < self.next_ns {
+        // A trial is a whole window: a slice that is fresh says nothing of the next one.
+        if now < self.next_ns || self.ran_ns > 0 {
             return false;
         }
         for seat in self.seats.iter_mut().filter(|s| s.back_ns.is_some_and(|back| back <= now)) {
@@ -100,13 +106,16 @@ impl Bench {
         }
         let mut order = std::mem::take(&mut self.order);
         order.clear();
-        order.extend((0..self.seats.len()).filter(|w| !self.is_out(*w)));
+        order.extend((1..self.seats.len()).filter(|w| !self.is_out(*w)));
         order.sort_unstable_by_key(|&w| Reverse((self.seats[w].waited_ns, w)));
-        let late = late(&order, |w| self.seats[w].waited_ns as f64 / window as f64);
-        for (n, &worker) in order.iter().enumerate() {
+        let share = |w: usize| self.seats[w].waited_ns as f64 / window as f64;
+        let (late, caller_late) = (late(&order, share), caller_is_late(1 + order.len(), share(0)));
+        let mut count = |worker: usize, late: bool| {
             let seat = &mut self.seats[worker];
-            seat.late_ns = if n < late { seat.late_ns + window } else { 0 };
-        }
+            seat.late_ns = if late { seat.late_ns + window } else { 0 };
+        };
+        count(0, caller_late);
+        order.iter().enumerate().for_each(|(n, &worker)| count(worker, n < late));
         let changed = self.sentence(now, &order);
         self.order = order;
         Ok(changed)
@@ -115,7 +124,7 @@ impl Bench {
     fn sentence(&mut self, now: u64, order: &[usize]) -> bool {
         let caller_late_ns = self.seats[0].late_ns;
         let mut changed = false;
-        for &worker in order.iter().filter(|w| **w != 0) {
+        for &worker in order {
             let stands_in = self.stand_in == Some(worker);
             let seat = &mut self.seats[worker];
             let on_trial = std::mem::take(&mut seat.trial);
@@ -129,9 +138,10 @@ impl Bench {
             }
         }
         if caller_late_ns >= LATE_NS && self.stand_in.is_none() {
-            // The caller is bound to no processor: it finds one that another leaves, or what disturbs it does.
-            self.stand_in = order.iter().copied().find(|&w| w != 0 && !self.is_out(w));
-            if let Some(worker) = self.stand_in {
+            // The caller is bound to no processor: it finds one that another leaves, or what disturbs it does. Whoever has just been
+            // left out was most likely on the caller's.
+            self.stand_in = order.iter().copied().find(|&w| self.is_out(w) || !changed);
+            if let Some(worker) = self.stand_in.filter(|w| !self.is_out(*w)) {
                 self.leave_out(worker, now);
                 changed = true;
             }
@@ -149,14 +159,20 @@ impl Bench {
 
 /// How many of the workers in `order`, the latest first, are late: as many as it is worth to do without.
 ///
-/// All wait for the latest of those that are in, and those have the work of the others to do: without the first `n` of W a
-/// region goes at (W - n) / W of the full rate, times the share of the time in which worker `n` had its processor.
+/// All wait for the latest of those that are in, and those have the work of the others to do: without the first `n` of W, the
+/// caller among them, a region goes at (W - n) / W of the full rate, times the share of the time in which worker `n` had its
+/// processor. What the caller waits is not counted: it finds the processor that another leaves.
 fn late(order: &[usize], waited_share: impl Fn(usize) -> f64) -> usize {
-    let workers = order.len() as f64;
-    let rate = |n: usize| (1.0 - n as f64 / workers) * (1.0 - waited_share(order[n]));
-    let best = (1..=order.len().saturating_sub(FEWEST)).map(|n| (n, rate(n)));
+    let workers = 1 + order.len();
+    let rate = |n: usize| (1.0 - n as f64 / workers as f64) * (1.0 - waited_share(order[n]));
+    let best = (1..=workers.saturating_sub(FEWEST)).map(|n| (n, rate(n)));
     let best = best.reduce(|best, next| if next.1 > best.1 { next } else { best });
     best.filter(|(_, best)| *best > GAIN * rate(0)).map_or(0, |(n, _)| n)
+}
+
+/// Whether it is worth it to do without one of `workers` so that the caller waits no longer.
+fn caller_is_late(workers: usize, waited_share: f64) -> bool {
+    workers > FEWEST && 1.0 - 1.0 / workers as f64 > GAIN * (1.0 - waited_share)
 }
 
 #[cfg(test)]
@@ -197,7 +213,7 @@ mod tests {
         }
     }
 
-    /// How many of the workers are late who waited these hundredths.
+    /// How many of the workers besides the caller are late who waited these hundredths.
     fn late_of(waited: &[u64]) -> usize {
         let mut order: Vec<usize> = (0..waited.len()).collect();
         order.sort_by_key(|w| Reverse(waited[*w]));
@@ -206,7 +222,7 @@ mod tests {
 
     #[test]
     fn late_is_who_costs_more_than_its_share() {
-        let of = |late: &[u64], workers: usize| late_of(&[late, &vec![0; workers - late.len()]].concat());
+        let of = |late: &[u64], workers: usize| late_of(&[late, &vec![0; workers - 1 - late.len()]].concat());
         assert_eq!(of(&[50], 16), 1, "a neighbour's half of one processor of sixteen");
         assert_eq!(of(&[50, 50], 16), 2);
         assert_eq!(of(&[50, 5], 16), 1, "who waits a little costs less than its share");
@@ -217,11 +233,11 @@ mod tests {
         assert_eq!(of(&[50], 2), 0, "half of the workers is what it costs as well");
         assert_eq!(of(&[90], 2), 0, "never fewer than two");
         assert_eq!(of(&[90, 90], 3), 0, "without both there would be one");
-        assert_eq!(of(&[50; 16], 16), 0, "all wait: there is nobody to do without");
+        assert_eq!(of(&[50; 15], 16), 0, "all wait: there is nobody to do without");
         assert_eq!(of(&[50; 8], 16), 0, "half of them cost a half");
         assert_eq!(of(&[50; 6], 16), 6);
         assert_eq!(of(&[], 16), 0);
-        assert_eq!(of(&[100; 1], 1), 0);
+        assert_eq!(of(&[], 1), 0);
     }
 
     #[test]
@@ -274,6 +290,28 @@ mod tests {
         assert_eq!(scene.window(&[]), NOBODY);
         scene.window(&[(0, 50), (9, 5)]);
         assert_eq!(scene.window(&[(0, 50), (9, 5)]), [9], "the latest of the others");
+    }
+
+    #[test]
+    fn a_worker_and_a_caller_that_share_a_processor_cost_one_worker() {
+        for workers in [3, 4, 16] {
+            let mut scene = Scene::new(workers);
+            scene.window(&[(0, 50), (2, 50)]);
+            assert_eq!(scene.window(&[(0, 50), (2, 50)]), [2], "of {workers}");
+            assert_eq!(scene.window(&[]), [2], "and nobody else");
+        }
+    }
+
+    #[test]
+    fn nobody_comes_back_within_a_window() {
+        let mut scene = Scene::new(4);
+        scene.window(&[(2, 50)]);
+        assert_eq!(scene.window(&[(2, 50)]), [2]);
+        let over = scene.now + FIRST_TERM_NS;
+        assert!(!scene.bench.ran(WINDOW_NS / 2));
+        assert!(!scene.bench.take_back(over) && scene.bench.is_out(2), "half a window would be its trial");
+        scene.bench.forget();
+        assert!(scene.bench.take_back(over) && !scene.bench.is_out(2));
     }
 
     #[test]

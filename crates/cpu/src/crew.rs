@@ -111,6 +111,12 @@ impl Crew {
         self.called.0.asleep() + self.bench.0.asleep()
     }
 
+    /// Whether everybody sleeps where they belong: those that are left out apart from the others.
+    pub(crate) fn rests(&self) -> bool {
+        let out = self.places.iter().filter(|p| p.0.from.load(Relaxed) == NEVER).count();
+        self.bench.0.asleep() >= out && self.called.0.asleep() >= self.places.len() - out
+    }
+
     fn call(&self) {
         self.begun.0.fetch_add(1, Release);
         self.called.0.ring();

@@ -21,3 +21,7 @@ pub mod round;
 pub mod sample;
 pub mod select_rows;
 pub mod swiglu;
+
+/// F32 of a worker's scratch, which every linear finds.
+pub const SCRATCH: usize =
+    if linear::SCRATCH > linear_tiles::SCRATCH { linear::SCRATCH } else { linear_tiles::SCRATCH };

@@ -131,7 +131,7 @@ impl Panel {
         self.units.wrapping_add(unit * UNIT_BYTES)
     }
 
-    /// The exceptions of units `from .. to`, column by column within a unit.
+    /// The exceptions of units `from .. to`, group by group within a unit.
     ///
     /// # Safety
     /// The panel was filled, is kept, and has the units.

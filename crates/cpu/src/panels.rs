@@ -135,7 +135,7 @@ impl Packed {
         &self.exceptions
     }
 
-    /// Writes `weight` into its room, which nobody reads yet: each worker the panels that it will read. What it has read of
+    /// Writes `weight` into its room, which nobody reads yet: each worker the panels that it will read while nobody sits out. What it has read of
     /// `weight` it unloads on the way, so that little of it is in memory beside the panels.
     ///
     /// # Errors

@@ -157,7 +157,7 @@ impl Pool {
     /// With `pin`, worker `w` above 0 is bound to the `w`-th processor that the process may use. The calling thread is
     /// left to the scheduler, since it is not ours; with one processor a worker it finds the first one free.
     ///
-    /// Workers that are bound and at least three are watched. Whom the system again and again lets wait for its processor
+    /// Workers that are bound, at least three and no more than can run at once are watched. Whom the system again and again lets wait for its processor
     /// sits out for a while where that costs less than waiting for it, and comes back on trial. For a caller who waits
     /// another worker sits out, and leaves a processor free.
     ///
@@ -286,7 +286,7 @@ impl Pool {
     /// Waits until every worker sleeps, which each does when its bounded spin was in vain. The next [`Pool::run`] wakes
     /// them.
     pub fn rest(&self) {
-        while self.asleep() < self.workers - 1 {
+        while !self.shared.crew.rests() {
             thread::sleep(REST_LOOK);
         }
     }

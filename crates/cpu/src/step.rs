@@ -7,10 +7,10 @@ use std::time::Instant;
 use tare_core::Fault;
 use tare_ops::{Batch, RowSpace};
 
+use crate::kernels::SCRATCH;
 use crate::kernels::attention::{Cache, scratch::Scratch};
 use crate::kernels::kv_append::TableView;
 use crate::kernels::sample::Outputs;
-use crate::kernels::{linear, linear_tiles};
 use crate::kv::out_of_memory;
 use crate::memory::Memory;
 use crate::pool::Region;
@@ -30,7 +30,7 @@ impl Workspace {
     /// When memory runs out.
     pub fn new() -> Result<Self, OpError> {
         // Only what a kernel touches is there.
-        let bytes = linear::SCRATCH.max(linear_tiles::SCRATCH) * size_of::<f32>();
+        let bytes = SCRATCH * size_of::<f32>();
         let linear = Memory::zeroed(bytes).ok_or_else(|| out_of_memory("a worker's scratch", bytes))?;
         Ok(Self { linear })
     }

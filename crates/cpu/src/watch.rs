@@ -8,6 +8,9 @@ use tare_probe::{Waits, clock::monotonic_ns};
 use crate::bench::Bench;
 use crate::crew::Crew;
 
+/// Time between two regions from which on waits until the next one are not those of regions: a model was loaded, or nobody asked.
+const APART_NS: u64 = 16_000_000;
+
 /// What a pool is told of time and of waits. The tests of a pool put a script in the system's place.
 pub trait Witness: Debug + Send {
     /// Nanoseconds of a clock that does not go back.
@@ -63,7 +66,7 @@ pub(crate) struct Watch {
     witness: Box<dyn Witness>,
     bench: Bench,
     workers: usize,
-    /// Workers of the region, and when it began.
+    /// Workers of the region, and when it began; then when it ended.
     region: (usize, u64),
     /// Whether the bench has changed since the crew was last told.
     changed: bool,
@@ -86,6 +89,11 @@ impl Watch {
     /// Before a region: tells the crew who is in it, and gives how many these are.
     pub(crate) fn begin(&mut self, crew: &Crew) -> usize {
         let now = self.witness.now_ns();
+        if now.saturating_sub(self.region.1) > APART_NS {
+            self.bench.forget();
+            // What cannot be read here cannot be read at the next look, which says so.
+            (0..self.workers).for_each(|worker| _ = self.witness.waited_ns(worker));
+        }
         self.changed |= self.bench.take_back(now);
         if std::mem::take(&mut self.changed) {
             self.region.0 = seat(crew, self.workers, |w| self.bench.is_out(w));
@@ -104,7 +112,7 @@ impl Watch {
     /// When the witness has nothing more to say.
     pub(crate) fn end(&mut self) -> Result<(), String> {
         let now = self.witness.now_ns();
-        if self.bench.ran(now.saturating_sub(self.region.1)) {
+        if self.bench.ran(now.saturating_sub(std::mem::replace(&mut self.region.1, now))) {
             self.changed |= self.bench.look(now, |worker| self.witness.waited_ns(worker))?;
         }
         Ok(())

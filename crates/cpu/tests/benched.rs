@@ -206,3 +206,36 @@ fn workers_come_and_go_at_any_time() {
     assert!(sizes.len() > 2, "{sizes:?}");
     assert!(sizes.iter().all(|n| (2..=5).contains(n)));
 }
+
+/// A system on which a model is loaded between regions, while worker 1 and the caller wait.
+#[derive(Debug, Default)]
+struct Loading {
+    now_ns: u64,
+    reads: usize,
+    owed: [u64; 4],
+}
+
+impl Witness for Loading {
+    fn now_ns(&mut self) -> u64 {
+        self.reads += 1;
+        if self.reads % 2 == 1 {
+            self.owed[..2].fill(300_000_000);
+            self.now_ns += 300_000_000;
+        } else {
+            self.now_ns += 100_000_000;
+        }
+        self.now_ns
+    }
+
+    fn waited_ns(&mut self, worker: usize) -> Result<u64, String> {
+        Ok(std::mem::take(&mut self.owed[worker]))
+    }
+}
+
+#[test]
+fn what_is_waited_between_regions_leaves_nobody_out() {
+    let mut pool = Pool::watched(4, false, Box::new(Loading::default())).unwrap();
+    for _ in 0..6 {
+        assert_eq!(region(&mut pool).len(), 4);
+    }
+}

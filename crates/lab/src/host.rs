@@ -197,7 +197,7 @@ pub(crate) fn short_handed(benched: &[Reading<Benched>]) -> Option<String> {
     let most = all().map(|b| b.most).max()?;
     (short > 0).then(|| {
         format!(
-            "others kept processors busy: {short} of {regions} parallel regions ran without up to {most} of the threads"
+            "threads waited for their processors: {short} of {regions} parallel regions ran without up to {most} of the threads"
         )
     })
 }

@@ -60,11 +60,12 @@ fn hosts_classes_and_formats_that_it_is_not_for_are_refused_by_name() {
         rig(&model, &request(&model), class, cpu).engine().map(|_| ()).unwrap_err().to_string()
     };
     let bf16 = "synthetic:qwen3-tiny?format=bf16";
-    for said in [
-        refused(bf16, "bf16-free", Isa::Avx512),
-        refused(bf16, "bf16", Isa::Amx),
-        refused("synthetic:qwen3-tiny?format=q4_0", "w4a16-free", Isa::Amx),
+    for (said, why) in [
+        (refused(bf16, "bf16-free", Isa::Avx512), "needs "),
+        (refused(bf16, "bf16", Isa::Amx), "as in class bf16-free"),
+        (refused("synthetic:qwen3-tiny?format=q4_0", "w4a16-free", Isa::Amx), "reads another format than q4_0"),
     ] {
-        assert!(said.contains("the plan asks for") && said.contains("another class, plan or format"), "{said}");
+        assert!(said.contains(".lossless.") && said.contains(why), "{why}: {said}");
+        assert!(said.contains("another class, plan or format") && !said.contains("the plan asks for"), "{said}");
     }
 }

@@ -237,7 +237,11 @@ pub(crate) fn preferred(
     if let Some((v, why)) = fallback {
         return Ok(Choice { refused, fallback: Some(why), ..taken(call, &v.key) });
     }
-    let found: Vec<String> = refused.iter().map(|r| format!("{}: {}", r.key, r.why)).collect();
+    // Those that the plan asks for, where there are any: the others are refused by what it asks.
+    let asked = |r: &&Refusal| variants.iter().any(|v| v.key == r.key && strategy.admits(v).is_ok());
+    let all = !refused.iter().any(|r| asked(&r));
+    let told = refused.iter().filter(|r| all || asked(r));
+    let found: Vec<String> = told.map(|r| format!("{}: {}", r.key, r.why)).collect();
     let found = if found.is_empty() { "none for this operator".into() } else { found.join("; ") };
     Err(Fault::new(format!("{op} {}", describe(&shape)), "a kernel that takes it", found)
         .remedy("take another class, plan or format, or lift the limit on the instruction set"))

@@ -46,7 +46,7 @@ pub struct BackendInfo {
     pub isa: IsaSet,
 }
 
-/// How often threads of a backend sat out, because other processes kept their processors busy.
+/// How often threads of a backend sat out, because they had waited for their processors, which others used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Benched {
     /// What the backend ran so far: a step is one, and some of what is done to load a model.

@@ -39,13 +39,14 @@ pub struct Linear {
     pub end: Epilogue,
 }
 
-/// Runs one worker's share: call, rows of the step, where we are, the worker's scratch of [`SCRATCH`] F32.
+/// Runs one worker's share: call, rows of the step, where we are, the worker's scratch of
+/// [`kernels::SCRATCH`](crate::kernels::SCRATCH) F32.
 ///
 /// # Safety
 /// The call's pointers hold `rows` rows; the weight has the format of the kernel; nobody else writes the same shares.
 pub type LinearFn = unsafe fn(&Linear, usize, Region, *mut f32);
 
-/// F32 that [`LinearFn`] needs as scratch.
+/// F32 that the kernels of this file need of the scratch.
 pub const SCRATCH: usize = many::SCRATCH;
 
 /// The kernel of format `F` on instruction set `L`; none when this processor does not have it.

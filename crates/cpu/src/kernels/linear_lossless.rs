@@ -4,12 +4,12 @@
 //! shapes: x [T, k], weight [n, k] in panels of 16 rows, bias [n], out [T, n]
 //! layout: panels as `crate::lossless` says; x and out with rows padded to 32 columns
 //! precision: weights exactly as the file has them; products exact, sums in F32, in four chains of each row, and that of exceptions; numbers below the least normal one may count as 0
-//! preconditions: k a multiple of 32; [`takes`] the rows; any n; x finite where a weight is an exception
+//! preconditions: k a multiple of 32; room for the rows; any n; x finite where a weight is an exception
 //! cost: three quarters of the bytes of the weights once for four rows; 2 T n k flops
 //! tolerance: limits of `tare_ops::exact`; the same bits for every T and thread count
 //! wins: one to four rows: three quarters of what memory has to give, for ten instructions more for 128 weights
 //! loses: more rows; weights whose sizes are far apart, whose exceptions are added one by one
-//! fallback: `linear_pairs` on weights as the file has them
+//! fallback: none in its plan, which is refused; in others `linear_pairs` on weights as the file has them
 //! evidence: none yet
 //! source: the idea by DFloat11 (arXiv 2504.11651), see `crate::lossless`
 //!
@@ -19,9 +19,8 @@ use std::ops::Range;
 
 use crate::coded::{ROWS, UNIT};
 use crate::epilogue::Epilogue;
-use crate::kernels::linear_pairs::takes as has_room;
 use crate::lanes::{LANES, Lanes};
-use crate::lossless::{self, COLUMNS, GROUP_BYTES, PAIR_ROWS, Panel};
+use crate::lossless::{COLUMNS, GROUP_BYTES, PAIR_ROWS, Panel};
 use crate::pairs::{self, PairKernel, Pairs};
 use crate::panels::Panels;
 use crate::pool::Region;
@@ -46,18 +45,13 @@ pub struct LinearLossless {
 }
 
 /// Runs one worker's share: call, rows of the step, where we are, the worker's scratch of
-/// [`SCRATCH`](crate::kernels::linear::SCRATCH) F32.
+/// [`SCRATCH`](crate::kernels::SCRATCH) F32.
 ///
 /// # Safety
 /// The call's pointers hold `rows` rows; the weight is BF16 in panels; nobody else writes the same shares.
 pub type LinearLosslessFn = unsafe fn(&LinearLossless, usize, Region, *mut f32);
 
-/// Whether there is room for `rows` rows of `k` columns, and weights of so many columns can be packed.
-pub const fn takes(rows: usize, k: usize) -> bool {
-    has_room(rows, k) && lossless::takes(k)
-}
-
-/// The kernel on pairs `P`, for steps that it [`takes`].
+/// The kernel on pairs `P`, for steps that [`linear_pairs`](crate::kernels::linear_pairs::takes) has room for.
 pub fn kernel<P: Pairs>() -> LinearLosslessFn {
     run::<P>
 }
@@ -85,7 +79,7 @@ impl PairKernel for Share<'_> {
         if self.share.is_empty() {
             return;
         }
-        // SAFETY: the contract of `LinearLosslessFn`; the registry asks `takes`.
+        // SAFETY: the contract of `LinearLosslessFn`; the registry asks whether there is room.
         unsafe {
             pairs::round(p, self.call.x, self.rows, self.x);
             for n in self.share.clone().step_by(ROWS) {

@@ -17,7 +17,8 @@
 
 use std::ops::Range;
 
-use crate::kernels::linear::{self, GROUP, Linear, LinearFn};
+use crate::kernels::SCRATCH;
+use crate::kernels::linear::{GROUP, Linear, LinearFn};
 use crate::lanes::Lanes;
 use crate::pairs::{self, PAIRS, PairKernel, Pairs};
 use crate::pool::Region;
@@ -32,7 +33,7 @@ const AHEAD: usize = 8 << 10;
 
 /// Whether there is room for `rows` rows of `k` columns.
 pub const fn takes(rows: usize, k: usize) -> bool {
-    rows.saturating_mul(padded(k)) <= linear::SCRATCH * size_of::<f32>() / size_of::<u16>()
+    rows.saturating_mul(padded(k)) <= SCRATCH * size_of::<f32>() / size_of::<u16>()
 }
 
 /// The kernel on pairs `P`, for steps that it [`takes`].

@@ -35,7 +35,8 @@ impl Build<'_> {
         let held = &linker.weights[id.0 as usize];
         let packed = held.panels().or_else(|| linker.fresh.get(&id));
         let format = held.info().format.to_string();
-        let packed = packed.ok_or_else(|| Fault::new(&held.info().name, "a format with codes", format))?;
+        let packed =
+            packed.ok_or_else(|| Fault::new(&held.info().name, "a format and columns that go into panels", format))?;
         self.kept.push(Kept::Panels(packed.clone()));
         Ok(packed.panels())
     }

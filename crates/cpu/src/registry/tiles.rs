@@ -148,24 +148,27 @@ fn few_rows(v: &Variant, s: &OpShape, _: &IsaSet) -> Fit {
 }
 
 fn few_lossless(v: &Variant, s: &OpShape, isa: &IsaSet) -> Fit {
-    if linear_lossless::takes(s.rows, s.k) { few_rows(v, s, isa) } else { no_units(s) }
+    if lossless::takes(s.k) { few_rows(v, s, isa) } else { no_units(s.k) }
 }
 
 fn many_lossless(v: &Variant, s: &OpShape, isa: &IsaSet) -> Fit {
-    if lossless::takes(s.k) { many_rows(v, s, isa) } else { no_units(s) }
+    if lossless::takes(s.k) { many_rows(v, s, isa) } else { no_units(s.k) }
 }
 
 /// Rows of a table whose linears are in any order and read panels.
-fn gathered_lossless(_: &Variant, s: &OpShape, _: &IsaSet) -> Fit {
-    if s.order == Order::Free && lossless::takes(s.k) { Fit::Best } else { no_units(s) }
+fn gathered_lossless(_: &Variant, s: &OpShape, isa: &IsaSet) -> Fit {
+    if s.order != Order::Free {
+        return Fit::No { why: "reads what linears in any order read, as in class bf16-free".to_string() };
+    }
+    match lossless::takes(s.n) {
+        true if isa.has(Isa::Amx) && isa.has(Isa::Avx512Bf16) => Fit::Best,
+        true => Fit::Fallback { why: format!("its linears need {} and {}", Isa::Avx512Bf16, Isa::Amx) },
+        false => no_units(s.n),
+    }
 }
 
-fn no_units(s: &OpShape) -> Fit {
-    let why = format!(
-        "packs columns in multiples of {UNIT} in classes in any order, and no longer rows than it has room for: {}",
-        s.k
-    );
-    Fit::No { why }
+fn no_units(columns: usize) -> Fit {
+    Fit::No { why: format!("packs columns in multiples of {UNIT}, and not {columns}") }
 }
 
 fn many_rows(v: &Variant, s: &OpShape, _: &IsaSet) -> Fit {

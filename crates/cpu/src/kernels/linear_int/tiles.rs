@@ -199,7 +199,7 @@ impl Place<'_> {
         }
     }
 
-    /// Adds what the sums of units give, as [`Place::block`] does.
+    /// Adds what the sums of units give, as [`Place::take`] does.
     ///
     /// # Safety
     /// As [`Place::multiply`].
