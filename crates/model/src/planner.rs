@@ -449,8 +449,11 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_fits_is_an_error_with_every_reason() {
-        let error = pick(1, "rope.f32.amx", &[]).unwrap_err().to_string();
-        assert!(error.contains("rope.f32.amx: needs amx") && error.contains("the plan asks for"), "{error}");
+    fn nothing_that_fits_is_an_error_with_the_reasons_of_what_was_asked_for() {
+        let why = |strategy| pick(1, strategy, &[]).unwrap_err().to_string();
+        let error = why("rope.f32.amx");
+        assert!(error.contains("rope.f32.amx: needs amx") && !error.contains("the plan asks for"), "{error}");
+        let error = why("rope.f32.none");
+        assert!(error.contains("the plan asks for rope.f32.none"), "where there is nothing of it, of all: {error}");
     }
 }
