@@ -10,7 +10,7 @@
 //! wins: one to four rows: three quarters of what memory has to give, for ten instructions more for 128 weights
 //! loses: more rows; weights whose sizes are far apart, whose exceptions are added one by one
 //! fallback: none in its plan, which is refused; in others `linear_pairs` on weights as the file has them
-//! evidence: none yet
+//! evidence: 20261201T140925Z-4bb8e29f43eac930
 //! source: the idea by DFloat11 (arXiv 2504.11651), see `crate::lossless`
 //!
 //! Workers take contiguous runs of 16 weight rows, one panel each, so that each output line of 64 bytes has one writer.
