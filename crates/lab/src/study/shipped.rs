@@ -1,12 +1,13 @@
 //! The studies inside the binary.
 
 /// Name and TOML, in the order of `tare study --list`.
-pub(super) const STUDIES: [(&str, &str); 30] = [
+pub(super) const STUDIES: [(&str, &str); 32] = [
     ("aa-duet", include_str!("../../../../studies/aa-duet.toml")),
     ("aa-balanced", include_str!("../../../../studies/aa-balanced.toml")),
     ("ladder", include_str!("../../../../studies/ladder.toml")),
     ("ladder-l1", include_str!("../../../../studies/ladder-l1.toml")),
     ("ladder-cpu", include_str!("../../../../studies/ladder-cpu.toml")),
+    ("ladder-cpu-deep", include_str!("../../../../studies/ladder-cpu-deep.toml")),
     ("deterministic", include_str!("../../../../studies/deterministic.toml")),
     ("deterministic-cuda", include_str!("../../../../studies/deterministic-cuda.toml")),
     ("eight-bit", include_str!("../../../../studies/eight-bit.toml")),
@@ -24,6 +25,7 @@ pub(super) const STUDIES: [(&str, &str); 30] = [
     ("cpu-own-w4g128", include_str!("../../../../studies/cpu-own-w4g128.toml")),
     ("cpu-own-w8", include_str!("../../../../studies/cpu-own-w8.toml")),
     ("cpu-4b-q4_0", include_str!("../../../../studies/cpu-4b-q4_0.toml")),
+    ("cpu-4b-prefill-512-w4g128", include_str!("../../../../studies/cpu-4b-prefill-512-w4g128.toml")),
     ("cpu-8k-q4_0", include_str!("../../../../studies/cpu-8k-q4_0.toml")),
     ("cpu-rows-8-q4_0", include_str!("../../../../studies/cpu-rows-8-q4_0.toml")),
     ("cpu-rows-8-q8_0", include_str!("../../../../studies/cpu-rows-8-q8_0.toml")),
