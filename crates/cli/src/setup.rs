@@ -140,7 +140,11 @@ pub(crate) fn cpu_config(args: &HowArgs) -> Result<CpuConfig> {
         Some(n) => n,
         None => Host::read().usable_threads,
     };
-    Ok(CpuConfig { threads, isa, pin: true })
+    if args.keep_workers && args.backend != BackendName::Cpu {
+        let expected = "nothing with --backend cuda: only the processor has workers that may sit out";
+        return Err(Fault::new("--keep-workers", expected, "the flag").into());
+    }
+    Ok(CpuConfig { threads, isa, pin: true, keep_workers: args.keep_workers })
 }
 
 /// The model's tokenizer.
@@ -201,4 +205,42 @@ pub(crate) fn text_argument(text: &str) -> Result<String> {
         return std::io::read_to_string(std::io::stdin()).context("cannot read standard input");
     }
     Ok(text.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::Cli;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        how: HowArgs,
+    }
+
+    #[test]
+    fn workers_are_kept_when_somebody_asks() {
+        let config = |words: &[&str]| {
+            let how = Line::parse_from([&["tare", "--threads", "3"], words].concat()).how;
+            cpu_config(&how).map(|c| c.keep_workers).map_err(|e| e.to_string())
+        };
+        assert_eq!((config(&[]), config(&["--keep-workers"])), (Ok(false), Ok(true)));
+        let said = config(&["--keep-workers", "--backend", "cuda"]).unwrap_err();
+        assert!(said.contains("nothing with --backend cuda"), "{said}");
+        for command in [
+            "run -m m",
+            "chat -m m",
+            "serve -m m",
+            "clock -m m",
+            "next",
+            "replay",
+            "study ops",
+            "doctor",
+            "perplexity -m m x",
+        ] {
+            let words = ["tare"].into_iter().chain(command.split(' ')).chain(["--keep-workers"]);
+            assert!(Cli::try_parse_from(words).is_ok(), "{command}");
+        }
+    }
 }

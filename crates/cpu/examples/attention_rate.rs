@@ -60,7 +60,8 @@ fn measure(s: Scene) {
     let layer_bytes = 2 * s.kv_heads * HEAD_SIZE * 2 * s.depth;
     let layers = if s.rows == 1 { COLD.div_ceil(layer_bytes).clamp(4, 400) } else { 1 };
     let mut backend =
-        CpuBackend::new(CpuConfig { threads: s.threads, isa: detect_isa(), pin: true }).expect("a backend");
+        CpuBackend::new(CpuConfig { threads: s.threads, isa: detect_isa(), pin: true, keep_workers: false })
+            .expect("a backend");
     let kv = KvShape { layers, kv_heads: s.kv_heads, head_size: HEAD_SIZE, dtype: DType::BF16 };
     let kernels = kernels(&backend, s.rows);
     let exes: Vec<Executable> = kernels.iter().map(|kernel| compile(&mut backend, kv, s, kernel)).collect();

@@ -68,7 +68,8 @@ fn measure(
     (rows, cold): (usize, u64),
     read: &Sampler,
 ) {
-    let mut backend = CpuBackend::new(CpuConfig { threads, isa: isa.clone(), pin: true }).expect("a backend");
+    let mut backend =
+        CpuBackend::new(CpuConfig { threads, isa: isa.clone(), pin: true, keep_workers: false }).expect("a backend");
     let bytes = format.row_bytes(k).expect("a whole number of blocks") * n;
     let copies = if rows > 8 { 8 } else { (cold as usize / bytes).clamp(8, 2000) };
     let prefix = format!("linear.{format}.");

@@ -139,6 +139,14 @@ fn message_of(payload: &(dyn Any + Send)) -> String {
     text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_string())
 }
 
+/// Who tells that workers wait.
+enum Watched {
+    BySystem,
+    By(Box<dyn Witness>),
+    /// Nobody: all stay in.
+    Never,
+}
+
 /// A fixed set of workers. Dropping it ends them.
 #[derive(Debug)]
 pub struct Pool {
@@ -164,7 +172,15 @@ impl Pool {
     /// # Errors
     /// When the operating system refuses a thread.
     pub fn new(workers: usize, pin: bool) -> std::io::Result<Self> {
-        Self::start(workers, pin, None)
+        Self::start(workers, pin, Watched::BySystem)
+    }
+
+    /// The same with every worker in every region, whoever waits for its processor.
+    ///
+    /// # Errors
+    /// As [`Pool::new`].
+    pub fn kept(workers: usize, pin: bool) -> std::io::Result<Self> {
+        Self::start(workers, pin, Watched::Never)
     }
 
     /// The same, watched through the eyes of `witness`, bound or not.
@@ -172,10 +188,10 @@ impl Pool {
     /// # Errors
     /// As [`Pool::new`].
     pub fn watched(workers: usize, pin: bool, witness: Box<dyn Witness>) -> std::io::Result<Self> {
-        Self::start(workers, pin, Some(witness))
+        Self::start(workers, pin, Watched::By(witness))
     }
 
-    fn start(workers: usize, pin: bool, witness: Option<Box<dyn Witness>>) -> std::io::Result<Self> {
+    fn start(workers: usize, pin: bool, watched: Watched) -> std::io::Result<Self> {
         let workers = workers.max(1);
         let online = thread::available_parallelism().map_or(1, usize::from);
         let allowance = Allowance::read();
@@ -207,14 +223,17 @@ impl Pool {
             pool.handles.push(thread::Builder::new().name(format!("tare-cpu-{worker}")).spawn(body)?);
         }
         drop(send);
-        pool.watch = match (witness, &pool.placement) {
+        pool.watch = match (watched, &pool.placement) {
+            (Watched::Never, _) => Reading::unavailable("every worker is kept in, as was asked"),
             _ if workers <= FEWEST => Reading::unavailable("of two workers or one, each is too much to do without"),
-            (Some(witness), _) => Reading::Available(Watch::new(workers, witness)),
-            (None, Reading::Unavailable { why }) => Reading::unavailable(format!("workers are not bound: {why}")),
+            (Watched::By(witness), _) => Reading::Available(Watch::new(workers, witness)),
+            (Watched::BySystem, Reading::Unavailable { why }) => {
+                Reading::unavailable(format!("workers are not bound: {why}"))
+            }
             _ if workers > usable => {
                 Reading::unavailable(format!("{workers} workers, of whom {usable} can run at once"))
             }
-            (None, Reading::Available(_)) => {
+            (Watched::BySystem, Reading::Available(_)) => {
                 let mut waits: Vec<_> = waits.iter().collect();
                 waits.sort_unstable_by_key(|(worker, _)| *worker);
                 let system = System::new(waits.into_iter().map(|(_, waits)| waits));
@@ -244,6 +263,15 @@ impl Pool {
         match &self.watch {
             Reading::Available(watch) => Reading::Available(watch.so_far),
             Reading::Unavailable { why } => Reading::unavailable(why.as_str()),
+        }
+    }
+
+    /// From now on every region has the workers that the last one had: nobody begins to sit out, and nobody comes back. With
+    /// `held` false they do again. For regions whose times or shares are compared. What held before.
+    pub fn hold(&mut self, held: bool) -> bool {
+        match &mut self.watch {
+            Reading::Available(watch) => watch.hold(held),
+            Reading::Unavailable { .. } => false,
         }
     }
 

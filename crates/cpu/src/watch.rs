@@ -70,6 +70,8 @@ pub(crate) struct Watch {
     region: (usize, u64),
     /// Whether the bench has changed since the crew was last told.
     changed: bool,
+    /// Whether everybody stays where they are.
+    held: bool,
     pub(crate) so_far: Benched,
 }
 
@@ -82,12 +84,29 @@ impl Watch {
             workers,
             region: (workers, 0),
             changed: false,
+            held: false,
             so_far: Benched::default(),
         }
     }
 
+    /// From now on nobody begins to sit out and nobody comes back, or, when `held` is false, they do again. What held before.
+    pub(crate) fn hold(&mut self, held: bool) -> bool {
+        std::mem::replace(&mut self.held, held)
+    }
+
     /// Before a region: tells the crew who is in it, and gives how many these are.
     pub(crate) fn begin(&mut self, crew: &Crew) -> usize {
+        if !self.held {
+            self.reseat(crew);
+        }
+        let out = self.workers - self.region.0;
+        self.so_far.regions += 1;
+        self.so_far.short += u64::from(out > 0);
+        self.so_far.most = self.so_far.most.max(out);
+        self.region.0
+    }
+
+    fn reseat(&mut self, crew: &Crew) {
         let now = self.witness.now_ns();
         if now.saturating_sub(self.region.1) > APART_NS {
             self.bench.forget();
@@ -99,11 +118,6 @@ impl Watch {
             self.region.0 = seat(crew, self.workers, |w| self.bench.is_out(w));
         }
         self.region.1 = now;
-        let out = self.workers - self.region.0;
-        self.so_far.regions += 1;
-        self.so_far.short += u64::from(out > 0);
-        self.so_far.most = self.so_far.most.max(out);
-        self.region.0
     }
 
     /// After a region.
@@ -111,6 +125,9 @@ impl Watch {
     /// # Errors
     /// When the witness has nothing more to say.
     pub(crate) fn end(&mut self) -> Result<(), String> {
+        if self.held {
+            return Ok(());
+        }
         let now = self.witness.now_ns();
         if self.bench.ran(now.saturating_sub(std::mem::replace(&mut self.region.1, now))) {
             self.changed |= self.bench.look(now, |worker| self.witness.waited_ns(worker))?;

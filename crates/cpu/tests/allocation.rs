@@ -60,7 +60,7 @@ impl Witness for Reading {
 fn a_warm_decode_step_allocates_nothing() {
     let script = Script::default();
     script.late(&[2]);
-    let config = CpuConfig { threads: 4, isa: detect_isa(), pin: false };
+    let config = CpuConfig { threads: 4, isa: detect_isa(), pin: false, keep_workers: false };
     let backend = CpuBackend::watched(config, Box::new(Reading(script))).unwrap();
     let mut world = World::new(backend, Rounding::Bf16);
     let batches: Vec<_> = (0..20).map(|i| world.batch(i, i + 1)).collect();

@@ -123,6 +123,41 @@ fn pools_that_cannot_do_without_anybody_say_so() {
     assert!(why(&floating).contains("not bound"));
 }
 
+#[test]
+fn nobody_sits_out_of_a_pool_that_keeps_its_workers() {
+    let mut pool = Pool::kept(4, false).unwrap();
+    for _ in 0..4 {
+        assert_eq!(region(&mut pool).len(), 4);
+    }
+    assert!(why(&pool).contains("every worker is kept in"), "{}", why(&pool));
+    assert!(!pool.hold(true) && !pool.hold(true), "there is nothing to hold");
+}
+
+#[test]
+fn a_held_pool_neither_loses_nor_takes_back_a_worker() {
+    let script = Script::default();
+    let mut whole = pool(4, &script);
+    script.late(&[2]);
+    region(&mut whole);
+    assert!(!whole.hold(true));
+    assert!((0..TERM).all(|_| region(&mut whole).len() == 4), "late, and in all the same");
+    assert!(whole.hold(false));
+    assert_eq!(region(&mut whole).len(), 4);
+    assert_eq!(region(&mut whole).len(), 3, "late for the second time");
+
+    let (mut short, _) = without(4, 2);
+    short.hold(true);
+    assert!((0..2 * TERM).all(|_| names(&region(&mut short)) == ["caller", "tare-cpu-1", "tare-cpu-3"]));
+    let told = *short.benched().available().unwrap();
+    assert_eq!(
+        told,
+        Benched { regions: 3 + 2 * TERM as u64, short: 1 + 2 * TERM as u64, most: 1 },
+        "held ones count too"
+    );
+    short.hold(false);
+    assert!((0..=TERM).any(|_| region(&mut short).len() == 4), "its term passes now");
+}
+
 /// A system that stops telling.
 #[derive(Debug)]
 struct Falling(Script, usize);

@@ -5,7 +5,7 @@ use tare_ops::conformance::{Closeness, cases, check};
 use tare_ops::{Backend, Fit, Isa, Order, Variant};
 
 fn backend(threads: usize) -> CpuBackend {
-    CpuBackend::new(CpuConfig { threads, isa: detect_isa(), pin: false }).unwrap()
+    CpuBackend::new(CpuConfig { threads, isa: detect_isa(), pin: false, keep_workers: false }).unwrap()
 }
 
 fn bitwise(threads: usize) {
@@ -32,7 +32,7 @@ fn three_threads_are_bitwise_the_reference() {
 #[test]
 fn a_level_taken_away_leaves_a_named_fallback() {
     let isa = detect_isa().up_to(Isa::Portable);
-    let backend = CpuBackend::new(CpuConfig { threads: 1, isa: isa.clone(), pin: false }).unwrap();
+    let backend = CpuBackend::new(CpuConfig { threads: 1, isa: isa.clone(), pin: false, keep_workers: false }).unwrap();
     for case in cases() {
         let shape = case.shape(case.call);
         let ordered = |v: &&Variant| v.op == case.op() && v.order == Order::Reference;

@@ -45,7 +45,9 @@ fn every_level_gives_the_stated_bits() {
         if !isa.has(level) {
             continue;
         }
-        let mut backend = CpuBackend::emulating_tiles(CpuConfig { threads, isa: isa.clone(), pin: false }).unwrap();
+        let mut backend =
+            CpuBackend::emulating_tiles(CpuConfig { threads, isa: isa.clone(), pin: false, keep_workers: false })
+                .unwrap();
         for (case, format) in rounded_cases() {
             let key = format!("linear.{format}.{word}.{level}");
             let Some(v) = backend.variants().iter().find(|v| v.key == key) else {

@@ -9,7 +9,8 @@ use tare_ops::{Backend, Fit};
 fn every_level_that_is_forced_passes_conformance() {
     for level in detect_isa().levels() {
         let isa = detect_isa().up_to(*level);
-        let mut backend = CpuBackend::new(CpuConfig { threads: 2, isa: isa.clone(), pin: false }).unwrap();
+        let mut backend =
+            CpuBackend::new(CpuConfig { threads: 2, isa: isa.clone(), pin: false, keep_workers: false }).unwrap();
         if !backend.variants().iter().any(|v| v.isa == *level) {
             continue; // No kernel needs it: what is left is that of the level below.
         }

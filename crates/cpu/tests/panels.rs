@@ -105,7 +105,7 @@ impl Model {
 }
 
 fn cpu(threads: usize, level: Isa) -> CpuBackend {
-    CpuBackend::new(CpuConfig { threads, isa: detect_isa().up_to(level), pin: false }).unwrap()
+    CpuBackend::new(CpuConfig { threads, isa: detect_isa().up_to(level), pin: false, keep_workers: false }).unwrap()
 }
 
 /// Each level of this host, and thread counts.

@@ -99,7 +99,7 @@ struct World {
 impl World {
     /// Two layers of attention over the same weights; every linear and all attention in tiles of `level`.
     fn new(scene: Scene, threads: usize, level: Isa) -> Self {
-        let config = CpuConfig { threads, isa: detect_isa(), pin: false };
+        let config = CpuConfig { threads, isa: detect_isa(), pin: false, keep_workers: false };
         let mut backend = CpuBackend::emulating_tiles(config).unwrap();
         let plan = plan(&mut backend, scene, level);
         let exe = backend.compile(&plan).unwrap();

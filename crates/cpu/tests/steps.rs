@@ -9,7 +9,7 @@ use tare_ops::{Backend, Isa, KvId, KvSpan, OpError, ReferenceBackend, Rounding, 
 use witness::Script;
 
 fn cpu(threads: usize, level: Isa) -> CpuBackend {
-    CpuBackend::new(CpuConfig { threads, isa: detect_isa().up_to(level), pin: false }).unwrap()
+    CpuBackend::new(CpuConfig { threads, isa: detect_isa().up_to(level), pin: false, keep_workers: false }).unwrap()
 }
 
 /// A prompt in two chunks, then decode steps that feed on their own tokens.
@@ -53,7 +53,7 @@ fn who_sits_out_changes_no_bit() {
     for rounding in [Rounding::F32, Rounding::Bf16] {
         let want = story(&mut World::new(ReferenceBackend::new(), rounding));
         for (threads, from) in [(3, 0), (4, 4), (5, 7), (6, 10)] {
-            let config = CpuConfig { threads, isa: detect_isa(), pin: false };
+            let config = CpuConfig { threads, isa: detect_isa(), pin: false, keep_workers: false };
             let backend = CpuBackend::watched(config, Box::new(Script::by_turns(from))).unwrap();
             let mut world = World::new(backend, rounding);
             let mut short = 0;
@@ -66,6 +66,19 @@ fn who_sits_out_changes_no_bit() {
             assert!(short > 0, "{threads} threads, from {from}: nobody sat out");
         }
     }
+}
+
+#[test]
+fn a_backend_that_keeps_its_workers_computes_with_all_whoever_is_late() {
+    let config = CpuConfig { threads: 4, isa: detect_isa(), pin: false, keep_workers: true };
+    let backend = CpuBackend::watched(config, Box::new(Script::by_turns(0))).unwrap();
+    let mut world = World::new(backend, Rounding::F32);
+    for _ in 0..4 {
+        story(&mut world);
+        assert_eq!(world.backend.active(), 4);
+    }
+    let told = world.backend.benched();
+    assert!(told.available().is_none() && format!("{told:?}").contains("kept in"), "{told:?}");
 }
 
 #[test]

@@ -14,7 +14,10 @@ const CALLS: usize = 1 + 15 + 16 + 3;
 const TOGETHER: [Range<usize>; 2] = [6..9, 20..25];
 
 fn world(threads: usize, rounding: Rounding) -> World<CpuBackend> {
-    World::new(CpuBackend::new(CpuConfig { threads, isa: detect_isa(), pin: false }).unwrap(), rounding)
+    World::new(
+        CpuBackend::new(CpuConfig { threads, isa: detect_isa(), pin: false, keep_workers: false }).unwrap(),
+        rounding,
+    )
 }
 
 fn answer(w: &mut World<CpuBackend>, exe: Executable) -> StepOutput {

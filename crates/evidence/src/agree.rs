@@ -123,6 +123,7 @@ fn named_twice(record: &Record) -> Vec<Fault> {
         ("arm.cache", json!(arm.cache), "provenance.config.plan.cache", config.pointer("/plan/cache")),
         ("arm.page_tokens", known(&arm.page_tokens), "provenance.config.plan", config.pointer("/plan/page_tokens")),
         ("arm.threads", known(&arm.threads), "provenance.config.threads", config.get("threads")),
+        ("arm.settings", json!(arm.keeps_workers()), "provenance.config.keep_workers", config.get("keep_workers")),
         ("samples.rounds", json!(rounds.len()), "provenance.config.rounds", config.get("rounds")),
         ("samples.warmups", json!(warmups.len()), "provenance.config.warmups", config.get("warmups")),
     ];

@@ -129,6 +129,13 @@ pub struct Arm {
     pub delay: Option<Delay>,
 }
 
+impl Arm {
+    /// Whether its settings say that every worker was in every step, also one whose processor another process kept busy.
+    pub fn keeps_workers(&self) -> bool {
+        self.settings.as_ref().and_then(|s| s.get("keep_workers")).and_then(Value::as_bool).unwrap_or(false)
+    }
+}
+
 /// A delay planted in every call of one group of operators.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

@@ -22,7 +22,7 @@ use crate::build_info::BuildInfo;
 use crate::clock::Timed;
 use crate::rig::{Rig, slow_paths};
 use crate::work::ClockedRequest;
-use crate::{LabError, floor};
+use crate::{LabError, On, floor};
 
 /// Everything a record says of an arm before anything is timed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -197,9 +197,15 @@ fn arm(
         backend: info.name,
         streamed_bytes_per_token: Reading::Available(streamed_bytes(resolved)),
         peer: None,
-        settings: None,
+        // Left out where it is as nobody asked, so that arms of before and of now are the same.
+        settings: kept(rig).then(|| json!({ "keep_workers": true })),
         delay: rig.delay.map(|d| Delay { group: d.group.name().to_string(), percent: d.percent }),
     })
+}
+
+/// Whether every worker is in every step, whoever waits for its processor.
+fn kept(rig: &Rig<'_>) -> bool {
+    rig.on == On::Cpu && rig.cpu.keep_workers
 }
 
 /// The configuration that runs: of what was asked for, what `engine` made of it.
@@ -214,6 +220,7 @@ pub(crate) fn config(rig: &Rig<'_>, engine: &Engine) -> Value {
         "device": info.device,
         "threads": info.threads,
         "pin": rig.cpu.pin,
+        "keep_workers": kept(rig),
         "isa": info.isa,
     })
 }

@@ -54,3 +54,24 @@ impl<B: Shared, T: Copy + fmt::Debug> fmt::Debug for Held<'_, B, T> {
         f.debug_list().entries(&self.things).finish()
     }
 }
+
+/// The threads of a backend as they are, until it is dropped: nobody begins to sit out, and nobody comes back. It must not be
+/// dropped inside [`Tap::with`].
+pub(crate) struct Steady<'a, B: Shared> {
+    tap: &'a Tap<B>,
+    /// One inside of another one changes nothing.
+    before: bool,
+}
+
+impl<'a, B: Shared> Steady<'a, B> {
+    pub(crate) fn of(tap: &'a Tap<B>) -> Self {
+        Self { tap, before: tap.with(|backend| backend.hold(true)) }
+    }
+}
+
+impl<B: Shared> Drop for Steady<'_, B> {
+    fn drop(&mut self) {
+        let before = self.before;
+        self.tap.with(|backend| backend.hold(before));
+    }
+}

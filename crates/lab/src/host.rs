@@ -8,7 +8,7 @@ use tare_core::{Fault, PageUse, Reading};
 use tare_cuda::ceilings as device;
 use tare_cuda::nvml::DeviceState;
 use tare_evidence::floor::{Ceiling, CeilingSample, Resource};
-use tare_evidence::provenance;
+use tare_evidence::{SatOut, provenance};
 use tare_ops::Benched;
 use tare_probe::ceilings::{Ceilings, Effort, Series, Work};
 use tare_probe::{Host, Quietness};
@@ -192,14 +192,8 @@ pub fn doubts(ceilings: &Ceilings, quiet: &Quietness, streamed_bytes: u64) -> Ve
 
 /// A word where threads sat out.
 pub(crate) fn short_handed(benched: &[Reading<Benched>]) -> Option<String> {
-    let all = || benched.iter().filter_map(Reading::available);
-    let (short, regions) = (all().map(|b| b.short).sum::<u64>(), all().map(|b| b.regions).sum::<u64>());
-    let most = all().map(|b| b.most).max()?;
-    (short > 0).then(|| {
-        format!(
-            "threads waited for their processors: {short} of {regions} parallel regions ran without up to {most} of the threads"
-        )
-    })
+    let told = benched.iter().filter_map(Reading::available).map(|b| (b.regions, b.short, b.most as u64));
+    SatOut::sum(told).map(|all| all.to_string())
 }
 
 /// A word where the bytes of a token may lie in the last-level cache, which those of the byte ceiling do not.

@@ -20,6 +20,7 @@ use tare_probe::{Ceilings, Host};
 
 use crate::LabError;
 use crate::floor::Pace;
+use crate::held::Steady;
 use crate::replay::Warmth;
 use crate::rig::Rig;
 use crate::tap::Tap;
@@ -74,6 +75,10 @@ pub struct Measured {
     pub warmth: Warmth,
     /// Copies of the weight that took turns.
     pub copies: usize,
+    /// Threads that computed: without those that sat out, the same ones for every kernel.
+    pub threads: usize,
+    /// Threads that sat out while its kernels were timed.
+    pub sat_out: usize,
     /// The kernel that the plan takes for these rows.
     pub chosen: String,
     /// The kernels, the preferred ones first.
@@ -199,9 +204,12 @@ impl Bench<'_> {
         let batch = stands[0].timed(of);
         self.judge(of, &stands[0], &arms, &batch)?;
         let inner = self.inner(&arms, &batch)?;
+        let tap = self.tap.clone();
+        let _steady = Steady::of(&tap);
+        let (all, threads) = tap.with(|cpu| (cpu.describe().threads, cpu.active()));
         let passes: Vec<Vec<Vec<f64>>> =
             (0..self.study.passes).map(|_| self.pass(&arms, &batch, inner)).collect::<Result<_, _>>()?;
-        let pace = Pace::of(self.study.ceilings, self.tap.describe().threads, of.plan.order());
+        let pace = Pace::of(self.study.ceilings, threads, of.plan.order());
         let floor = pace.floor(of.cost());
         let medians: Vec<f64> = (0..arms.len())
             .map(|a| median(&passes.iter().flat_map(|p| p[a].clone()).collect::<Vec<_>>()).unwrap_or(f64::NAN))
@@ -231,6 +239,8 @@ impl Bench<'_> {
             context: of.context,
             warmth,
             copies,
+            threads,
+            sat_out: all - threads,
             chosen,
             kernels: times,
         }))

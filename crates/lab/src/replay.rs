@@ -3,7 +3,8 @@
 //! A group is the stages of its calls, taken out of the executable that the engine runs: the same kernels, bound to the
 //! same weights, step buffers and cache, in dependency order, separated where the whole separates them. Groups, the whole
 //! step untraced, the whole step traced and an empty parallel region take turns inside one run, in an order that rotates,
-//! so that what disturbs one disturbs all. A gated unit that writes over
+//! so that what disturbs one disturbs all; a thread that sits out as they begin sits out of all of them, and none follows it.
+//! A gated unit that writes over
 //! its gate writes elsewhere when it runs alone, so that its numbers stay those of the step. The sum of the groups is then held against the step, and what is left over is
 //! named. That the groups run what the step runs is not assumed: the list of stages that ran is compared, and without
 //! agreement there is no sum.
@@ -27,7 +28,7 @@ use tare_probe::{Ceilings, Host};
 use crate::LabError;
 use crate::floor::call_costs;
 use crate::groups::{Group, groups_as_run};
-use crate::held::Held;
+use crate::held::{Held, Steady};
 use crate::rig::Rig;
 use crate::specimen::{Phase, Specimen};
 use crate::work::ClockedRequest;
@@ -109,9 +110,11 @@ impl Replaying<'_> {
         let streaming = (streamed.bytes, groups.len() + MEMBERS.len());
         let copies = Copies::of(self.warmth, specimen.weight_bytes(), streaming, self.host)?;
         let mut parted = Parted::new(specimen, groups, self.rig, copies.count)?;
-        let dispatched = parted.dispatches(specimen)?;
-        // One turn that is not timed: first touches, first wake-ups.
+        // One turn that is not timed: first touches, first wake-ups, and whoever is late by now may sit out.
         parted.turn(specimen, 0, None)?;
+        // From here on all that is compared has the same threads.
+        let _steady = Steady::of(specimen.tap());
+        let dispatched = parted.dispatches(specimen)?;
         let mut times = Times::new(parted.groups.len(), self.iterations);
         for n in 0..self.iterations {
             ask(Doing::Turn(n))?;

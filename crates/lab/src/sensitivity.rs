@@ -14,7 +14,7 @@ use tare_evidence::stats::{Interval, interval};
 use tare_ops::{Executable, StepOutput};
 
 use crate::LabError;
-use crate::held::Held;
+use crate::held::{Held, Steady};
 use crate::shared::Shared;
 use crate::specimen::{Phase, Specimen};
 use crate::work::mix;
@@ -182,6 +182,7 @@ impl Probe<'_> {
         if self.blocks == 0 {
             return Err(Fault::new("blocks", "at least 1", "0").into());
         }
+        let _steady = Steady::of(specimen.tap());
         let mut out = StepOutput::default();
         let mut blocks = Vec::with_capacity(self.blocks);
         for n in 0..self.blocks {

@@ -43,6 +43,10 @@ pub trait Shared: Backend {
     /// # Errors
     /// When there is no such executable, or the backend fails.
     fn spun_ns(&mut self, exe: Executable) -> Result<u64, OpError>;
+
+    /// Holds the threads that compute as they are, so that steps whose times are compared have the same ones, or lets them
+    /// come and go again. What held before; a backend whose threads never change holds nothing.
+    fn hold(&mut self, held: bool) -> bool;
 }
 
 impl Shared for CpuBackend {
@@ -78,6 +82,10 @@ impl Shared for CpuBackend {
     fn spun_ns(&mut self, exe: Executable) -> Result<u64, OpError> {
         Ok(CpuBackend::spun_ns(self, exe)?)
     }
+
+    fn hold(&mut self, held: bool) -> bool {
+        CpuBackend::hold(self, held)
+    }
 }
 
 impl<D: Device> Shared for CudaBackend<D> {
@@ -102,5 +110,9 @@ impl<D: Device> Shared for CudaBackend<D> {
 
     fn spun_ns(&mut self, _: Executable) -> Result<u64, OpError> {
         CudaBackend::spun_ns(self)
+    }
+
+    fn hold(&mut self, _: bool) -> bool {
+        false
     }
 }

@@ -136,6 +136,9 @@ pub struct ArmSpec {
     /// Threads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threads: Option<usize>,
+    /// Whether every worker is in every step, also one whose processor another process keeps busy; else it sits out.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub keep_workers: bool,
     /// Highest instruction-set level.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub isa: Option<String>,
@@ -345,6 +348,11 @@ fn one() -> usize {
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde hands it a reference")]
 fn is_one(n: &usize) -> bool {
     *n == 1
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde hands it a reference")]
+fn is_false(b: &bool) -> bool {
+    !*b
 }
 
 fn three() -> usize {

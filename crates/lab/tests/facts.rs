@@ -26,7 +26,7 @@ fn the_configuration_is_the_one_that_runs_on_any_backend() {
     let rig = Rig {
         model: &model,
         on: On::Cpu,
-        cpu: CpuConfig { threads: THREADS, isa: detect_isa(), pin: false },
+        cpu: CpuConfig { threads: THREADS, isa: detect_isa(), pin: false, keep_workers: false },
         plan: PlanSpec::find("paged").unwrap(),
         class: Class::by_name("w4a16").unwrap(),
         sequences: 1,
@@ -45,5 +45,14 @@ fn the_configuration_is_the_one_that_runs_on_any_backend() {
         assert_eq!(facts.config["isa"], json!(info.isa));
         assert_eq!(facts.config["plan"]["name"], json!(facts.arm.plan));
         assert_eq!(facts.config["class"], json!(facts.arm.class));
+        assert_eq!((&facts.arm.settings, &facts.config["keep_workers"]), (&None, &json!(false)));
     }
+    let kept = Rig { cpu: CpuConfig { keep_workers: true, ..rig.cpu.clone() }, ..rig.clone() };
+    let engine = kept.engine().unwrap();
+    let facts = ArmFacts::of_engine(&kept, &engine, std::slice::from_ref(&request), &build()).unwrap();
+    assert!(facts.arm.keeps_workers());
+    assert_eq!(
+        (facts.arm.settings, &facts.config["keep_workers"]),
+        (Some(json!({ "keep_workers": true })), &json!(true))
+    );
 }

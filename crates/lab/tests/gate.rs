@@ -32,7 +32,7 @@ impl Scene {
         Rig {
             model: &self.model,
             on: On::Cpu,
-            cpu: CpuConfig { threads: 1, isa: detect_isa(), pin: false },
+            cpu: CpuConfig { threads: 1, isa: detect_isa(), pin: false, keep_workers: false },
             plan: PlanSpec::find(plan).unwrap(),
             class: Class::by_name(class).unwrap(),
             sequences: 1,

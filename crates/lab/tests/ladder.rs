@@ -46,7 +46,7 @@ fn rig<'m>(model: &'m Model, request: &ClockedRequest, plan: &str, class: Class)
     Rig {
         model,
         on: On::Cpu,
-        cpu: CpuConfig { threads: 2, isa: detect_isa(), pin: false },
+        cpu: CpuConfig { threads: 2, isa: detect_isa(), pin: false, keep_workers: false },
         plan: PlanSpec::find(plan).unwrap(),
         class,
         sequences: 1,
@@ -230,7 +230,8 @@ fn deterministic_gives_the_same_bits_alone_and_in_a_burst() {
                 max_sequences,
                 max_queue: 8,
             };
-            let cpu = CpuBackend::new(CpuConfig { threads: 2, isa: detect_isa(), pin: false }).unwrap();
+            let cpu =
+                CpuBackend::new(CpuConfig { threads: 2, isa: detect_isa(), pin: false, keep_workers: false }).unwrap();
             Engine::new(&model, Box::new(cpu), config).unwrap()
         };
         let mut one = engine(1, 64);
@@ -248,7 +249,8 @@ fn on_a_host_with_avx512_the_readable_cells_are_the_three_that_the_readme_names(
         return; // Kernels of other levels are not in the binary.
     }
     // What would be bound there, on whatever host this is: nothing runs.
-    let backend = CpuBackend::new(CpuConfig { threads: 1, isa: IsaSet::new([]), pin: false }).unwrap();
+    let backend =
+        CpuBackend::new(CpuConfig { threads: 1, isa: IsaSet::new([]), pin: false, keep_workers: false }).unwrap();
     let isa = IsaSet::new([Isa::Avx2, Isa::Avx512, Isa::Avx512Vnni]);
     let all = cells(backend.variants(), &isa);
     let top = all.iter().filter(|c| c.level == Isa::Avx512Vnni);

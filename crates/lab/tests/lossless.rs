@@ -34,7 +34,7 @@ fn a_request_passes_the_gate_and_reads_packed_weights_alone() {
     let model = Model::open("synthetic:qwen3-tiny?format=bf16").unwrap();
     let request = request(&model);
     for threads in [1, 2] {
-        let cpu = CpuConfig { threads, isa: detect_isa(), pin: false };
+        let cpu = CpuConfig { threads, isa: detect_isa(), pin: false, keep_workers: false };
         let rig = rig(&model, &request, "bf16-free", cpu.clone());
         let mut engine = rig.engine_on(Box::new(CpuBackend::emulating_tiles(cpu).unwrap())).unwrap();
         let calls = || engine.resolved().iter().flat_map(|r| &r.plan.calls);
@@ -56,7 +56,7 @@ fn a_request_passes_the_gate_and_reads_packed_weights_alone() {
 fn hosts_classes_and_formats_that_it_is_not_for_are_refused_by_name() {
     let refused = |model: &str, class: &str, up_to: Isa| {
         let model = Model::open(model).unwrap();
-        let cpu = CpuConfig { threads: 1, isa: detect_isa().up_to(up_to), pin: false };
+        let cpu = CpuConfig { threads: 1, isa: detect_isa().up_to(up_to), pin: false, keep_workers: false };
         rig(&model, &request(&model), class, cpu).engine().map(|_| ()).unwrap_err().to_string()
     };
     let bf16 = "synthetic:qwen3-tiny?format=bf16";

@@ -60,7 +60,7 @@ impl Scene {
         Rig {
             model: &self.model,
             on: On::Cpu,
-            cpu: CpuConfig { threads: 1, isa: detect_isa(), pin: false },
+            cpu: CpuConfig { threads: 1, isa: detect_isa(), pin: false, keep_workers: false },
             plan: PlanSpec::find("paged").unwrap(),
             class: Class::by_name("f32").unwrap(),
             sequences: self.requests.len(),

@@ -13,7 +13,7 @@ fn rig<'m>(model: &'m Model, plan: &str) -> Rig<'m> {
     Rig {
         model,
         on: On::Cpu,
-        cpu: CpuConfig { threads: 2, isa: detect_isa(), pin: false },
+        cpu: CpuConfig { threads: 2, isa: detect_isa(), pin: false, keep_workers: false },
         plan: PlanSpec::find(plan).unwrap(),
         class: Class::by_name("w4a16").unwrap(),
         sequences: 1,

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use tare_core::Reading;
 use tare_engine::{Engine, EngineError, Event, FinishReason, Refused, Request, RequestId, StepReport, Usage};
 use tokio::sync::mpsc::{Receiver, UnboundedSender};
 
@@ -63,6 +64,9 @@ pub(crate) struct Gauges {
     requests: AtomicUsize,
     live_pages: AtomicUsize,
     steps: AtomicU64,
+    regions: AtomicU64,
+    short_regions: AtomicU64,
+    most_threads_out: AtomicUsize,
 }
 
 impl Gauges {
@@ -84,6 +88,21 @@ impl Gauges {
     /// Forward steps so far.
     pub(crate) fn steps(&self) -> u64 {
         self.steps.load(Ordering::Relaxed)
+    }
+
+    /// Parallel regions so far; 0 where no thread ever sits out.
+    pub(crate) fn regions(&self) -> u64 {
+        self.regions.load(Ordering::Relaxed)
+    }
+
+    /// Those of them that ran without some of the threads.
+    pub(crate) fn short_regions(&self) -> u64 {
+        self.short_regions.load(Ordering::Relaxed)
+    }
+
+    /// How many threads sat out at once at most.
+    pub(crate) fn most_threads_out(&self) -> usize {
+        self.most_threads_out.load(Ordering::Relaxed)
     }
 }
 
@@ -228,5 +247,10 @@ impl Driver {
         self.gauges.requests.store(self.running.len(), Ordering::Relaxed);
         self.gauges.live_pages.store(counters.pool.live, Ordering::Relaxed);
         self.gauges.steps.store(counters.steps, Ordering::Relaxed);
+        if let Reading::Available(benched) = self.engine.benched() {
+            self.gauges.regions.store(benched.regions, Ordering::Relaxed);
+            self.gauges.short_regions.store(benched.short, Ordering::Relaxed);
+            self.gauges.most_threads_out.store(benched.most, Ordering::Relaxed);
+        }
     }
 }

@@ -80,6 +80,9 @@ async fn health(State(app): State<Arc<App>>) -> Response {
         "requests": app.gauges.requests(),
         "live_pages": app.gauges.live_pages(),
         "steps": app.gauges.steps(),
+        "regions": app.gauges.regions(),
+        "short_regions": app.gauges.short_regions(),
+        "most_threads_out": app.gauges.most_threads_out(),
     });
     (status, Json(json!({"status": word, "engine": engine}))).into_response()
 }

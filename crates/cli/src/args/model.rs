@@ -41,6 +41,9 @@ pub(crate) struct HowArgs {
     /// Worker threads [default: the processors this process may use]
     #[arg(short, long, value_name = "N")]
     pub(crate) threads: Option<usize>,
+    /// Keep every worker in every step, also one whose processor another process keeps busy [default: it sits out for a while]
+    #[arg(long)]
+    pub(crate) keep_workers: bool,
     /// Arithmetic class: f32, bf16, w4a16, w8a16, one of these three with -free, w4a8, w8a8 [default: the one of the file's format]
     #[arg(long, value_name = "CLASS")]
     pub(crate) class: Option<String>,

@@ -66,6 +66,7 @@ pub(crate) fn command(args: &NextArgs, id: &str) -> String {
         ("--output", args.output.as_ref().map(|p| p.display().to_string())),
     ];
     words.extend(given.into_iter().filter_map(|(flag, value)| value.map(|v| format!("{flag} {v}"))));
+    words.extend(args.how.keep_workers.then(|| "--keep-workers".to_string()));
     words.push(format!("--after {id}"));
     words.join(" ")
 }
@@ -92,6 +93,7 @@ fn same_request(draft: &Document<Decision>, ledger: &Ledger, args: &NextArgs, se
         ("plan", record.arm.plan.clone(), rig.plan.name.clone()),
         ("class", record.arm.class.clone(), rig.class.name.to_string()),
         ("backend", record.arm.backend.clone(), rig.on.name().to_string()),
+        ("keep-workers", record.arm.keeps_workers().to_string(), args.how.keep_workers.to_string()),
     ];
     for (what, decided, given) in wanted {
         if decided != given {
@@ -199,6 +201,7 @@ fn study(args: &NextArgs, old: &Path) -> Study {
         plan: args.how.plan.clone(),
         class: args.how.class.clone(),
         threads: args.how.threads,
+        keep_workers: args.how.keep_workers,
         isa: args.how.isa.clone(),
         backend: backend(args),
         build: build.map(Path::to_path_buf),

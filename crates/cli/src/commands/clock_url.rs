@@ -116,6 +116,7 @@ fn refuse_meaningless(args: &ClockArgs) -> Result<(), Fault> {
         ("--backend cuda", how.backend == BackendName::Cuda),
         ("--plan", how.plan.is_some()),
         ("--isa", how.isa.is_some()),
+        ("--keep-workers", how.keep_workers),
         ("--context", how.context.is_some()),
         ("--output", args.output.is_some()),
         ("--prefill-logits all", args.work.prefill_logits == PrefillLogits::All),

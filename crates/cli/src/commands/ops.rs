@@ -16,6 +16,7 @@ use tare_ops::OpName;
 use tare_probe::Host;
 
 use crate::args::OpsArgs;
+use crate::commands::replay::sat_out;
 use crate::interrupt::Interrupt;
 use crate::settings::Settings;
 use crate::setup::open_model;
@@ -164,6 +165,11 @@ fn print(warm: &[Measured], cold: &[Measured], found: &[Crossover], calls: bool)
         }
     }
     println!("{table}");
+    for m in warm.iter().chain(cold) {
+        if let Some(note) = sat_out(m.sat_out, m.threads) {
+            println!("  note     {}, {} rows: {note}", m.of, m.rows);
+        }
+    }
     if calls {
         for k in warm.iter().chain(cold).flat_map(|m| &m.kernels) {
             println!("  {}", k.stages.join("; "));

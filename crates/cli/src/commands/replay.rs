@@ -106,6 +106,9 @@ pub(crate) fn print(r: &Replay, calls: bool) {
         r.iterations,
         if r.copies.count > 1 { format!("{} copies of the weights", r.copies.count) } else { "one copy".into() },
     );
+    if let Some(note) = sat_out(r.sat_out, r.threads) {
+        println!("  note     {note}");
+    }
     if let Some(delay) = &r.delay {
         println!("  planted  {delay} %");
     }
@@ -156,6 +159,17 @@ pub(crate) fn print(r: &Replay, calls: bool) {
     if calls {
         print_calls(r);
     }
+}
+
+/// A word where threads sat out of all that was timed.
+pub(crate) fn sat_out(out: usize, threads: usize) -> Option<String> {
+    (out > 0).then(|| {
+        format!(
+            "{out} of {} threads waited for their processors before the turns, and sat out of all of them: measure again on a \
+             quiet host, or with --keep-workers",
+            threads + out
+        )
+    })
 }
 
 fn row(g: &GroupTime) -> [String; 9] {

@@ -95,6 +95,7 @@ fn plan(ready: &Ready, as_json: bool) -> Result<()> {
             word("class", &a.class),
             word("backend", &a.backend),
             a.threads.map(|n| format!("{n} threads")),
+            a.keep_workers.then(|| "every worker kept in".to_string()),
             word("isa", &a.isa),
             a.delay.as_ref().map(|d| format!("{} % delay in {}", d.percent, d.group)),
         ]

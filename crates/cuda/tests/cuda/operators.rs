@@ -45,7 +45,7 @@ impl<B: Backend + 'static, F: Fn() -> B> Scene<F> {
         Rig {
             model: &self.model,
             on: On::Cpu,
-            cpu: CpuConfig { threads: 2, isa: detect_isa(), pin: false },
+            cpu: CpuConfig { threads: 2, isa: detect_isa(), pin: false, keep_workers: false },
             plan: PlanSpec { page_tokens: Some(4), ..PlanSpec::find("paged").unwrap() },
             class: Class::by_name(self.class).unwrap(),
             sequences: 1,

@@ -182,6 +182,11 @@ fn an_arm_is_held_against_plan_and_configuration() {
     refused("arm.cache", |r| r.arm.cache = "capacity".into());
     refused("arm.page_tokens", |r| r.arm.page_tokens = Reading::Available(16));
     refused("arm.threads", |r| r.arm.threads = Reading::Available(1));
+    refused("arm.settings", |r| r.provenance.config["keep_workers"] = json!(true));
+    refused("arm.settings", |r| {
+        r.arm.settings = Some(json!({ "keep_workers": true }));
+        r.provenance.config["keep_workers"] = json!(false);
+    });
     refused("samples.rounds", |r| r.provenance.config["rounds"] = json!(5));
     refused("samples.warmups", |r| r.provenance.config["warmups"] = json!(0));
 }
@@ -251,6 +256,23 @@ fn a_key_that_comes_twice_is_refused() {
         let faults = found(&id, &twice);
         assert!(faults.len() == 1 && faults[0].contains("twice in one object"), "{key}: {faults:?}");
     }
+}
+
+/// A record of before the switch says nothing of it, and reads as one in which workers may sit out.
+#[test]
+fn a_record_says_whether_its_workers_were_kept_in() {
+    let before = Record::parse(WRITTEN).unwrap();
+    assert!(!before.arm.keeps_workers() && before.provenance.config.get("keep_workers").is_none());
+    let kept = forged(|r| {
+        r.arm.settings = Some(json!({ "keep_workers": true }));
+        r.provenance.config["keep_workers"] = json!(true);
+    });
+    assert!(kept.faults().unwrap().is_empty(), "{:?}", kept.faults());
+    let again = Record::parse(&serde_json::to_string(&kept).unwrap()).unwrap();
+    assert!(again.arm.keeps_workers());
+    assert_ne!(again.arm_sha256, before.arm_sha256, "it is another arm");
+    let let_go = forged(|r| r.provenance.config["keep_workers"] = json!(false));
+    assert!(let_go.faults().unwrap().is_empty() && let_go.arm_sha256 == before.arm_sha256);
 }
 
 /// Another engine's configuration has its own words, and a writer may leave out what it does not know.

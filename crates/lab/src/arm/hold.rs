@@ -74,6 +74,10 @@ pub fn rig<'m>(
         let expected = format!("{}, on which {} computes", peer.backend, peer.name);
         return Err(Fault::new("backend", expected, on.name()).into());
     }
+    if arm.keep_workers && (arm.peer.is_some() || on != On::Cpu) {
+        let expected = "nothing: only tare on the processor has workers that may sit out";
+        return Err(Fault::new("keep_workers", expected, "true").into());
+    }
     let limit = model.config().max_positions;
     let context = requests.iter().map(ClockedRequest::total_tokens).max().unwrap_or(0);
     if context > limit {
@@ -91,7 +95,12 @@ pub fn rig<'m>(
         model,
         max_rows: on.max_rows(),
         on,
-        cpu: CpuConfig { threads: arm.threads.unwrap_or(threads), isa: levels(arm.isa.as_deref())?, pin: true },
+        cpu: CpuConfig {
+            threads: arm.threads.unwrap_or(threads),
+            isa: levels(arm.isa.as_deref())?,
+            pin: true,
+            keep_workers: arm.keep_workers,
+        },
         plan,
         class,
         sequences: requests.len(),
@@ -288,6 +297,19 @@ mod tests {
         let elsewhere = of(&named(None, Some("llama.cpp-cuda"))).unwrap_err().to_string();
         assert!(elsewhere.contains("cuda, on which llama.cpp-cuda computes, found cpu"), "{elsewhere}");
         assert!(of(&named(Some("gpu"), None)).unwrap_err().to_string().contains("cpu or cuda"));
+        let kept = |backend, peer| {
+            rig(
+                &ArmSpec { keep_workers: true, ..named(backend, peer) },
+                &model,
+                std::slice::from_ref(&request),
+                (2, Path::new("kernels")),
+            )
+        };
+        assert!(kept(None, None).unwrap().cpu.keep_workers);
+        for (backend, peer) in [(Some("cuda"), None), (None, Some("llama.cpp"))] {
+            let said = kept(backend, peer).unwrap_err().to_string();
+            assert!(said.contains("keep_workers: expected nothing"), "{said}");
+        }
         let delay = |group: &str| Some(tare_evidence::identity::Delay { group: group.into(), percent: 5.0 });
         assert!(of(&ArmSpec { delay: delay("down"), ..named(Some("cuda"), None) }).is_ok());
         let said = of(&ArmSpec { delay: delay("nowhere"), ..named(Some("cuda"), None) }).unwrap_err().to_string();

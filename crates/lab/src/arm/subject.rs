@@ -246,7 +246,7 @@ mod tests {
         let rig = Rig {
             model: &model,
             on: crate::On::Cpu,
-            cpu: CpuConfig { threads: 4, isa: detect_isa(), pin: false },
+            cpu: CpuConfig { threads: 4, isa: detect_isa(), pin: false, keep_workers: false },
             plan: PlanSpec::find("paged").unwrap(),
             class: Class::by_name("f32").unwrap(),
             sequences: 1,

@@ -101,7 +101,7 @@ mod tests {
         let rig = Rig {
             model: &model,
             on: On::Cpu,
-            cpu: CpuConfig { threads: 2, isa: detect_isa(), pin: false },
+            cpu: CpuConfig { threads: 2, isa: detect_isa(), pin: false, keep_workers: false },
             plan: PlanSpec::find("paged").unwrap(),
             class: Class::by_name("w4a16-free").unwrap(),
             context: 64,

@@ -52,6 +52,10 @@ impl TakenApart for Replay {
     }
     fn turns(&self) -> Turns<'_> {
         let (region_ns, c) = (self.region_ns as u64, &self.coverage);
+        let short = match self.sat_out {
+            0 => String::new(),
+            out => format!(", on {} of {} threads: the others sat out of all turns", self.threads, self.threads + out),
+        };
         Turns {
             step_ns: &self.times.whole_ns,
             region_ns: self.region_ns,
@@ -63,7 +67,7 @@ impl TakenApart for Replay {
             coverage: Coverage {
                 complete: c.complete,
                 reason: c.reason.clone().unwrap_or_else(|| {
-                    format!("the {} stages that the step ran are those that the groups ran", c.step_stages)
+                    format!("the {} stages that the step ran are those that the groups ran{short}", c.step_stages)
                 }),
             },
             dispatch: Dispatch { step_sha256: c.step_sha256.clone(), replay_sha256: c.groups_sha256.clone() },

@@ -8,7 +8,7 @@ use tare_evidence::canonical;
 use tare_evidence::floor::Resource;
 use tare_evidence::stats::median;
 use tare_model::planner::op_shape;
-use tare_ops::{Bucket, Cost, ForwardPlan};
+use tare_ops::{Backend, Bucket, Cost, ForwardPlan};
 
 use super::{Copies, Coverage, Dispatched, Replaying, Warmth};
 use crate::LabError;
@@ -62,8 +62,10 @@ pub struct Replay {
     pub class: String,
     /// What was planted, `group=percent`; none as a rule.
     pub delay: Option<String>,
-    /// Worker threads.
+    /// Threads that computed: without those that sat out, the same ones in every turn.
     pub threads: usize,
+    /// Threads that sat out in all turns.
+    pub sat_out: usize,
     /// Rows of the step.
     pub rows: usize,
     /// Rows that something is wanted of.
@@ -173,7 +175,7 @@ pub(super) fn figures(
     let Ran { times, dispatched, copies } = ran;
     let coverage = Coverage::of(&dispatched)?;
     let rows = specimen.rows();
-    let threads = specimen.tap().with(|cpu| tare_ops::Backend::describe(cpu).threads);
+    let (all, threads) = specimen.tap().with(|cpu| (Backend::describe(cpu).threads, cpu.active()));
     let pace = Pace::of(of.ceilings, threads, specimen.plan.order());
     let costs = call_costs(&specimen.plan, rows);
     let whole: Cost = costs.iter().copied().sum();
@@ -223,6 +225,7 @@ pub(super) fn figures(
         class: specimen.plan.class.clone(),
         delay: of.rig.delay.map(|d| d.to_string()),
         threads,
+        sat_out: all - threads,
         rows: rows.all,
         selected: rows.selected,
         depth: rows.first_slot,

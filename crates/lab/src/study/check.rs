@@ -11,10 +11,11 @@ use crate::peers::tune;
 type Field = (UnderStudy, &'static str, fn(&ArmSpec) -> Value);
 
 /// Every field in which an arm may differ from the baseline.
-const FIELDS: [Field; 8] = [
+const FIELDS: [Field; 9] = [
     (UnderStudy::Plan, "plan", |a| json!(a.plan)),
     (UnderStudy::Class, "class", |a| json!(a.class)),
     (UnderStudy::Threads, "threads", |a| json!(a.threads)),
+    (UnderStudy::Settings, "keep_workers", |a| json!(a.keep_workers)),
     (UnderStudy::Isa, "isa", |a| json!(a.isa)),
     (UnderStudy::Build, "build", |a| json!(a.build)),
     (UnderStudy::Model, "model", |a| json!(a.model)),
@@ -263,6 +264,20 @@ mod tests {
         assert!(Study::parse(&named).is_ok(), "the backend that is meant when none is named");
         let said = refused("[\"plan\"]", "[\"plan\", \"class\"]");
         assert!(said.contains("what an arm differs in, found \"class\""), "{said}");
+    }
+
+    #[test]
+    fn keeping_workers_is_a_setting_that_a_study_may_vary() {
+        let kept = BASE.replace("plan = \"kv-cache\"", "plan = \"paged\"\nkeep_workers = true");
+        let said = Study::parse(&kept).unwrap_err().to_string();
+        assert!(said.contains("arms.other.keep_workers: expected false, as in `base`, found true"), "{said}");
+        assert!(said.contains("declare \"settings\" in under_study"), "{said}");
+        let varied = Study::parse(&kept.replace("[\"plan\"]", "[\"settings\"]")).unwrap();
+        let shown = varied.plan().unwrap().arms;
+        assert_eq!((shown[0].what.get("keep_workers"), &shown[1].what["keep_workers"]), (None, &json!(true)));
+        let said = BASE.replace("plan = \"kv-cache\"", "plan = \"kv-cache\"\nkeep_workers = false");
+        let default = Study::parse(BASE).unwrap().digest().unwrap();
+        assert_eq!(Study::parse(&said).unwrap().digest().unwrap(), default, "the default changes no digest");
     }
 
     #[test]

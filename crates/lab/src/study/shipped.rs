@@ -1,9 +1,10 @@
 //! The studies inside the binary.
 
 /// Name and TOML, in the order of `tare study --list`.
-pub(super) const STUDIES: [(&str, &str); 32] = [
+pub(super) const STUDIES: [(&str, &str); 33] = [
     ("aa-duet", include_str!("../../../../studies/aa-duet.toml")),
     ("aa-balanced", include_str!("../../../../studies/aa-balanced.toml")),
+    ("sit-out", include_str!("../../../../studies/sit-out.toml")),
     ("ladder", include_str!("../../../../studies/ladder.toml")),
     ("ladder-l1", include_str!("../../../../studies/ladder-l1.toml")),
     ("ladder-cpu", include_str!("../../../../studies/ladder-cpu.toml")),

@@ -79,6 +79,9 @@ impl Shared for Failing {
         self.call()?;
         Shared::spun_ns(&mut self.inner, exe)
     }
+    fn hold(&mut self, held: bool) -> bool {
+        Shared::hold(&mut self.inner, held)
+    }
 }
 
 /// Executables that a processor knows.

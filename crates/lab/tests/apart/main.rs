@@ -5,3 +5,5 @@ mod next;
 mod ops;
 mod replay;
 mod scene;
+#[path = "../../../cpu/tests/witness/mod.rs"]
+mod witness;

@@ -119,6 +119,8 @@ fn measured(rows: usize, warmth: Warmth, plan_ns: [f64; 2], other_ns: [f64; 2]) 
         context: rows,
         warmth,
         copies: 1,
+        threads: 2,
+        sat_out: 0,
         chosen: "linear.q4_0.avx2".into(),
         kernels: vec![time("linear.q4_0.avx2", plan_ns), time("linear.q4_0.portable", other_ns)],
     }

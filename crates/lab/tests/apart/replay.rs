@@ -1,17 +1,20 @@
 //! Replay: groups divide every plan, parts run what the step runs, floors add up, delays show.
 
 use std::collections::BTreeSet;
+use tare_cpu::{CpuBackend, CpuConfig};
 use tare_cuda::CudaConfig;
 use tare_lab::floor::{FLOP_CEILING, StepRows, call_costs, demands};
 use tare_lab::groups::{Group, groups};
-use tare_lab::replay::{Doing, Replaying, Warmth};
+use tare_lab::replay::{Doing, Replaying, TakenApart, Warmth};
 use tare_lab::sensitivity::Probe;
 use tare_lab::specimen::{Phase, Specimen};
+use tare_lab::tap::Tap;
 use tare_lab::{Delay, LabError, On, Rig};
 use tare_ops::{Cost, Op};
 use tare_probe::Host;
 
-use crate::scene::{Scene, made_up};
+use crate::scene::{Scene, made_up, small_host};
+use crate::witness::Script;
 
 /// A plan for each way to keep keys and values.
 const STORAGES: [&str; 4] = ["recompute", "kv-cache", "capacity-cache", "paged"];
@@ -190,6 +193,31 @@ fn steps_of_a_device_are_no_stages() {
     let rig = Rig { on: On::Cuda(CudaConfig::default()), ..scene.rig("paged") };
     let e = rig.tap().unwrap_err();
     assert!(e.to_string().contains("the processor, whose steps are stages of workers, found cuda"), "{e}");
+}
+
+/// Workers are late by turns, so that others sit out from one step to the next, and not while a replay runs.
+#[test]
+fn who_sits_out_as_a_replay_begins_sits_out_of_all_of_it() {
+    let scene = Scene::tiny();
+    let (rig, host, ceilings) = (scene.rig("paged"), small_host(), made_up());
+    let (request, phase, warmth) = (&scene.request, Phase::Decode, Warmth::Warm);
+    let mut out = BTreeSet::new();
+    for from in [0, 5, 10] {
+        let config = CpuConfig { threads: 4, ..rig.cpu.clone() };
+        let backend = CpuBackend::watched(config, Box::new(Script::by_turns(from))).unwrap();
+        let specimen = Specimen::of(Tap::new(backend, None), &rig, request, phase).unwrap();
+        let of = Replaying { rig: &rig, request, phase, iterations: 3, warmth, host: &host, ceilings: &ceilings };
+        let replay = of.of(&specimen, &mut |_| true).unwrap();
+        assert!(replay.coverage.complete, "{:?}", replay.coverage);
+        assert_eq!((replay.threads + replay.sat_out, replay.step().threads as usize), (4, replay.threads));
+        let down = replay.groups.iter().find(|g| g.group == Group::Down).unwrap();
+        assert_eq!(down.kinds[0].split.matches('+').count() + 1, replay.threads, "{}", down.kinds[0].split);
+        let told = replay.turns().coverage.reason;
+        assert_eq!(told.contains(&format!("on {} of 4 threads", replay.threads)), replay.sat_out > 0, "{told}");
+        assert!(!specimen.tap().with(|cpu| cpu.hold(false)), "nobody is held after it");
+        out.insert(replay.sat_out);
+    }
+    assert!(out.iter().any(|n| *n > 0), "nobody sat out of any: {out:?}");
 }
 
 #[test]

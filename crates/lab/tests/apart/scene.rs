@@ -35,7 +35,7 @@ impl Scene {
         Rig {
             model: &self.model,
             on: On::Cpu,
-            cpu: CpuConfig { threads: 2, isa: detect_isa(), pin: false },
+            cpu: CpuConfig { threads: 2, isa: detect_isa(), pin: false, keep_workers: false },
             plan: PlanSpec::find(plan).unwrap(),
             class: self.class,
             sequences: 1,

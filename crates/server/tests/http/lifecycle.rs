@@ -7,8 +7,8 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicIsize, Ordering};
 use std::time::Duration;
-use tare_core::Fault;
-use tare_ops::{Backend, Batch, Executable, OpError, ReferenceBackend, StepOutput};
+use tare_core::{Fault, Reading};
+use tare_ops::{Backend, Batch, Benched, Executable, OpError, ReferenceBackend, StepOutput};
 
 /// More tokens than any of these tests waits for.
 const LONG: usize = 4000;
@@ -124,6 +124,38 @@ fn a_request_that_fails_the_engine_gets_500_and_the_next_one_an_answer() {
     assert_eq!((&health["status"], server.get("/health").status), (&json!("engine stopped"), 503));
     assert_eq!(server.post("/v1/chat/completions", &chat("abc", 3)).json()["error"]["code"], "engine_stopped");
     server.end().unwrap();
+}
+
+#[test]
+fn health_says_how_often_threads_sat_out() {
+    let server = Rig::default().start();
+    server.chat(&chat("abc", 3));
+    let engine = server.health()["engine"].clone();
+    assert_eq!(engine["short_regions"], 0, "no thread of this backend ever does: {engine}");
+    server.end().unwrap();
+
+    let server = Rig { backend: Box::new(Short(ReferenceBackend::new())), ..Rig::default() }.start();
+    assert_eq!(server.health()["engine"]["regions"], 0, "before the first step");
+    server.chat(&chat("abc", 3));
+    let told = |h: &Value| h["engine"]["regions"] == 7 && h["engine"]["short_regions"] == 3;
+    let health = server.wait_for("what the backend says", told);
+    assert_eq!(health["engine"]["most_threads_out"], 2);
+    server.end().unwrap();
+}
+
+/// A backend whose threads sat out.
+struct Short(ReferenceBackend);
+
+impl Backend for Short {
+    tare_ops::hand_on!(
+        this => this.0;
+        describe, variants, device_bytes, pack, alloc_kv, free_kv, copy_kv, read_kv, write_kv, rest, pages, compile, release,
+        run, run_apart
+    );
+
+    fn benched(&self) -> Reading<Benched> {
+        Reading::Available(Benched { regions: 7, short: 3, most: 2 })
+    }
 }
 
 /// A backend whose next so many forwards fail.

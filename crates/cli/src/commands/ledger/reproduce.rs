@@ -31,6 +31,7 @@ pub(super) fn run(ledger: &Ledger, args: &ReproduceArgs, settings: &Settings) ->
         backend,
         // Those of a device are not the processors that judge it.
         threads: first.arm.threads.available().filter(|_| backend == BackendName::Cpu).map(|&n| n as usize),
+        keep_workers: first.arm.keeps_workers(),
         class: Some(first.arm.class.clone()),
         plan: Some(first.arm.plan.clone()),
         isa: None,

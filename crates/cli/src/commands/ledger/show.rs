@@ -51,8 +51,13 @@ fn record(record: &Record) {
     clock::print_record(record);
     let arm = &record.arm;
     println!(
-        "  arm      plan {}, class {}, threads {}, {}, {}",
-        arm.plan, arm.class, arm.threads, arm.isa, arm.backend
+        "  arm      plan {}, class {}, threads {}{}, {}, {}",
+        arm.plan,
+        arm.class,
+        arm.threads,
+        if arm.keeps_workers() { " (every worker kept in)" } else { "" },
+        arm.isa,
+        arm.backend
     );
     println!("  host     {}, {}", record.provenance.host.name, record.about.created_at);
     let Outcome::Timed(timed) = &record.outcome else { return };

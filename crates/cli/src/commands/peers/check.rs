@@ -48,7 +48,7 @@ pub(super) fn run(args: &CheckArgs, settings: &Settings) -> Result<()> {
     let rig = Rig {
         on: On::Cpu,
         model: &model,
-        cpu: tare_cpu::CpuConfig { threads, isa: tare_cpu::detect_isa(), pin: true },
+        cpu: tare_cpu::CpuConfig { threads, isa: tare_cpu::detect_isa(), pin: true, keep_workers: false },
         plan: PlanSpec::find(PlanSpec::DEFAULT)?,
         class: Class::by_name(CLASSES[0].name)?,
         sequences: 1,

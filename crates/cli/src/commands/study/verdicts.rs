@@ -2,13 +2,13 @@
 
 use comfy_table::{CellAlignment, Table, presets::UTF8_FULL_CONDENSED};
 use tare_core::Reading;
-use tare_evidence::Record;
 use tare_evidence::campaign::{Campaign, CampaignOutcome, PairRole};
 use tare_evidence::derive::{Derived, Phase};
 use tare_evidence::identity::together_told;
 use tare_evidence::ruling::{ArmRuling, Ruled};
 use tare_evidence::stats::{Interval, Verdict};
 use tare_evidence::study::{Metric, Rule, StudyPlan};
+use tare_evidence::{Record, SatOut};
 use tare_lab::campaign::Closed;
 use tare_lab::report::floor_lines;
 
@@ -25,6 +25,7 @@ pub(crate) fn print(closed: &Closed) {
             }
         }
     }
+    short_handed(&closed.records).iter().for_each(|line| println!("  {line}"));
     if let Some(floors) = &campaign.floors {
         floor_lines(floors).iter().for_each(|line| println!("  {line}"));
     }
@@ -157,6 +158,15 @@ fn sentences(campaign: &Campaign, ruled: &Ruled) -> Vec<String> {
     out
 }
 
+/// A line for each record whose threads sat out: its times are not those of all its threads.
+fn short_handed(records: &[Record]) -> Vec<String> {
+    let told = |r: &Record| {
+        let sat_out = SatOut::of(&r.provenance.host)?;
+        Some(format!("{} ({}): {sat_out}", r.method.label.as_deref().unwrap_or("an arm"), r.id))
+    };
+    records.iter().filter_map(told).collect()
+}
+
 fn sentence(study: &StudyPlan, r: &ArmRuling) -> String {
     let what = study.metric.name().replace('_', " ");
     let level = 100.0 * (1.0 - study.alpha);
@@ -178,6 +188,18 @@ fn sentence(study: &StudyPlan, r: &ArmRuling) -> String {
 mod tests {
     use super::*;
     use tare_evidence::{AnyDocument, Ledger};
+
+    #[test]
+    fn verdicts_say_whose_threads_sat_out() {
+        let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../evidence/intel-xeon-2t");
+        let mut record = Ledger::at(root).list().unwrap().swap_remove(0).record;
+        assert!(short_handed(std::slice::from_ref(&record)).is_empty());
+        record.method.label = Some("kept".to_string());
+        let told = serde_json::json!([{ "regions": 8, "short": 2, "most": 1 }]);
+        record.provenance.host.state.insert("benched_after_requests".to_string(), Reading::Available(told));
+        let said = short_handed(&[record]);
+        assert!(said[0].starts_with("kept (") && said[0].contains("2 of 8 parallel regions"), "{said:?}");
+    }
 
     /// A committed campaign of several sequences and one of a sequence alone.
     #[test]
