@@ -66,11 +66,6 @@ impl Bench {
         self.seats[worker].back_ns.is_some()
     }
 
-    /// The worker on whose processor the caller runs: its own, or that of whoever sits out in its stead.
-    pub(crate) fn caller_at(&self) -> usize {
-        self.stand_in.filter(|w| self.is_out(*w)).unwrap_or(0)
-    }
-
     /// Forgets what ran since the last look: what was waited since then was not waited in regions.
     pub(crate) fn forget(&mut self) {
         self.ran_ns = 0;
@@ -143,7 +138,8 @@ impl Bench {
             }
         }
         if caller_late_ns >= LATE_NS && self.stand_in.is_none() {
-            // The caller moves to the processor that another leaves. Whoever has just been left out may have been on the caller's.
+            // The caller is bound to no processor: it finds one that another leaves, or what disturbs it does. Whoever has just been
+            // left out was most likely on the caller's.
             self.stand_in = order.iter().copied().find(|&w| self.is_out(w) || !changed);
             if let Some(worker) = self.stand_in.filter(|w| !self.is_out(*w)) {
                 self.leave_out(worker, now);
@@ -165,7 +161,7 @@ impl Bench {
 ///
 /// All wait for the latest of those that are in, and those have the work of the others to do: without the first `n` of W, the
 /// caller among them, a region goes at (W - n) / W of the full rate, times the share of the time in which worker `n` had its
-/// processor. What the caller waits is not counted: it moves to the processor that another leaves.
+/// processor. What the caller waits is not counted: it finds the processor that another leaves.
 fn late(order: &[usize], waited_share: impl Fn(usize) -> f64) -> usize {
     let workers = 1 + order.len();
     let rate = |n: usize| (1.0 - n as f64 / workers as f64) * (1.0 - waited_share(order[n]));
@@ -286,12 +282,9 @@ mod tests {
     fn for_a_late_caller_another_worker_sits_out() {
         let mut scene = Scene::new(16);
         scene.window(&[(0, 50)]);
-        assert_eq!(scene.bench.caller_at(), 0);
         assert_eq!(scene.window(&[(0, 50)]), [15], "any does");
-        assert_eq!(scene.bench.caller_at(), 15, "the caller takes its place");
         assert_eq!(scene.window(&[(0, 50)]), [15], "one is all that can help");
         scene.until_back();
-        assert_eq!(scene.bench.caller_at(), 0, "and gives it back");
         assert_eq!(scene.window(&[(0, 50)]), [15], "late at once: the same again");
         scene.until_back();
         assert_eq!(scene.window(&[]), NOBODY);

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use tare_core::Reading;
 use tare_ops::Benched;
-use tare_probe::affinity::{Bound, pin_current_thread};
+use tare_probe::affinity::pin_current_thread;
 use tare_probe::{Allowance, Waits};
 
 use crate::barrier::Barrier;
@@ -162,13 +162,12 @@ pub struct Pool {
 impl Pool {
     /// A pool of `workers`, the calling thread included (0 counts as 1).
     ///
-    /// With `pin`, worker `w` is bound to the `w`-th processor that the process may use. The calling thread is not ours: it is
-    /// bound to the first one for the time of a region and then has its processors again; where it may not run there it
-    /// stays unbound, and so does the only worker of a pool.
+    /// With `pin`, worker `w` above 0 is bound to the `w`-th processor that the process may use. The calling thread is
+    /// left to the scheduler, since it is not ours; with one processor a worker it finds the first one free.
     ///
-    /// Workers that are bound, at least three and no more than can run at once are watched. Whom the system again and again lets
-    /// wait for its processor sits out for a while where that costs less than waiting for it, and comes back on trial. For a
-    /// caller who waits another worker sits out, on whose processor it then runs.
+    /// Workers that are bound, at least three and no more than can run at once are watched. Whom the system again and again lets wait for its processor
+    /// sits out for a while where that costs less than waiting for it, and comes back on trial. For a caller who waits
+    /// another worker sits out, and leaves a processor free.
     ///
     /// # Errors
     /// When the operating system refuses a thread.
@@ -254,7 +253,7 @@ impl Pool {
         self.active
     }
 
-    /// The processor of each worker (that of worker 0 is the caller's in regions), or why they are not pinned.
+    /// The processor of each worker (that of worker 0 is left free for it), or why they are not pinned.
     pub fn placement(&self) -> &Reading<Vec<usize>> {
         &self.placement
     }
@@ -287,9 +286,6 @@ impl Pool {
             Reading::Unavailable { .. } => self.workers,
         };
         self.active = workers;
-        // Three system calls, two microseconds. Unbound, the caller may share a worker's processor for many regions, although
-        // another is free: the system moves nobody at once who runs.
-        let _bound = self.caller_cpu().and_then(Bound::here);
         if workers > 1 {
             let borrowed: *const (dyn Fn(Region) + Sync + '_) = &job;
             // SAFETY: only the lifetime changes. No worker follows the pointer after it has left the region, which
@@ -313,13 +309,6 @@ impl Pool {
         shared.barrier.reset();
         let first = shared.panic.lock().unwrap_or_else(|e| e.into_inner()).take();
         Err(first.unwrap_or(WorkerPanic { worker: 0, message: "no message".to_string() }))
-    }
-
-    /// Where the caller runs regions.
-    fn caller_cpu(&self) -> Option<usize> {
-        let at = self.watch.available().map_or(0, Watch::caller_at);
-        let cpus = self.placement.available().filter(|cpus| cpus.len() > 1);
-        cpus.map(|cpus| cpus[at])
     }
 
     /// Waits until every worker sleeps, which each does when its bounded spin was in vain. The next [`Pool::run`] wakes

@@ -94,11 +94,6 @@ impl Watch {
         std::mem::replace(&mut self.held, held)
     }
 
-    /// The worker on whose processor the caller runs the region.
-    pub(crate) fn caller_at(&self) -> usize {
-        self.bench.caller_at()
-    }
-
     /// Before a region: tells the crew who is in it, and gives how many these are.
     pub(crate) fn begin(&mut self, crew: &Crew) -> usize {
         if !self.held {

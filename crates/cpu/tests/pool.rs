@@ -1,9 +1,7 @@
 //! The worker pool: every worker runs, barriers order, nothing hangs.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::*};
 use tare_cpu::pool::Pool;
-use tare_probe::affinity::allowed_cpus;
 
 #[test]
 fn every_worker_runs_each_region_once() {
@@ -148,31 +146,6 @@ fn a_resting_pool_sleeps_whole_and_wakes_whole() {
             })
             .unwrap();
             assert_eq!(ran.load(Relaxed), workers);
-        }
-    }
-}
-
-#[test]
-fn the_caller_is_bound_inside_a_region_alone() {
-    let free = allowed_cpus();
-    for (workers, pin) in [(1, true), (2, true), (2, false)] {
-        let mut pool = Pool::new(workers, pin).unwrap();
-        let home = pool.placement().available().filter(|cpus| cpus.len() > 1).map(|cpus| cpus[..1].to_vec());
-        for fails in [false, true] {
-            let inside = Mutex::new(None);
-            let ended = pool.run(|r| {
-                if r.worker == 0 {
-                    *inside.lock().unwrap() = Some(allowed_cpus());
-                    assert!(!fails, "a panic on purpose");
-                }
-            });
-            assert_eq!(ended.is_err(), fails);
-            let inside = inside.into_inner().unwrap().unwrap();
-            match &home {
-                Some(home) => assert_eq!(inside.available(), Some(home), "{workers} workers"),
-                None => assert_eq!(inside, free, "{workers} workers, bound: {pin}"),
-            }
-            assert_eq!(allowed_cpus(), free, "the caller has its processors again");
         }
     }
 }
