@@ -275,6 +275,11 @@ pub trait Lanes: Copy + Send + Sync + 'static {
     }
     /// Asks for the cache line at `p` to be brought near; any address will do.
     fn prefetch(self, p: *const u8);
+    /// The same, as near as can be: what is used within some hundred cycles.
+    #[inline(always)]
+    fn prefetch_nearest(self, p: *const u8) {
+        self.prefetch(p);
+    }
 }
 
 /// [`tare_ops::reference::exp::exp`], lane by lane and bit by bit.

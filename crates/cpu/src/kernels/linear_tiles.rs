@@ -17,14 +17,16 @@
 //! slice of 512 columns of 32 weight rows, unpacked to tiles, takes 32 KiB and is read again for every 32 rows of x, which
 //! pass by with a hint not to push it out of L1.
 //! Slices are the outer loop: sums of 256 weight rows and more lie in L2 between them, and x is read from there, slice by slice.
-//! While a slice is multiplied, the next one is unpacked between the products, a piece after each step, and the one after
-//! that is asked for from memory; of the last columns, the sums of a square are stored while the next one is multiplied. So tile
-//! units and vector units work at the same time, and neither waits for memory.
+//! While a slice is multiplied, the next one is unpacked between the products, a piece in some turns of a step, and the one after
+//! that is asked for from memory; of the last columns, the sums of a square are stored in other turns while the next one is
+//! multiplied, and the sums that are needed next come nearer. So tile units and vector units work at the same time, and neither
+//! waits for memory.
 //!
 //! Which side weights stand on follows from how they lie. A panel has a column of 16 rows side by side, which is a row of B;
 //! so x is A. BF16 weights lie row by row, which is A; so x is B, turned once for all linears that read it, and the sums
 //! are turned when they are stored: 16 x 16 sums for all of k, where turning weights would cost as much for each 32 columns.
 
+mod between;
 pub mod ends;
 pub mod gated;
 pub mod grid;
@@ -41,8 +43,9 @@ use crate::matrix::Matrix;
 use crate::panels::Panels;
 use crate::pool::Region;
 use crate::tiled::{Side, Tiled};
-use crate::tiles::{Operand, Product, ROWS, Sums, TILE_BYTES, TileKernel, Tiles};
-use ends::{Done, End, PIECES};
+use crate::tiles::{Operand, Product, ROWS, Sums, TILE_BYTES, TURNS, TileKernel, Tiles};
+use between::{Nearer, Storing, Unpacking};
+use ends::{Done, End};
 use grid::{Grid, SQUARE};
 pub use lossless::Bf16Panels;
 pub use rows::Bf16Rows;
@@ -56,6 +59,8 @@ const SLICE: usize = 16;
 const ACROSS: usize = 8;
 /// Squares of rows of x that go through a slice together, at most.
 const DOWN: usize = 16;
+/// Parts of the time of a square.
+const QUARTERS: usize = 4;
 /// Bytes of the sums of a square.
 const SUMS: usize = 4 * TILE_BYTES;
 /// Bytes of the slice of 32 weight rows.
@@ -200,20 +205,35 @@ impl<S: Source, E: End> Share<'_, S, E> {
                 unsafe { storing.finish(t) };
             }
             lay = lies;
-            // Where squares end together, the last one has as long as the others take, if their sums are kept so long: no other
-            // squares lie differently there before.
+            // Squares are stored while others are multiplied, as long as their sums are kept: no other squares lie differently there
+            // before. Where some end together, the last one has as long as the others take. Where each ends by itself, all that
+            // end with the last slice have until the same squares end the first slice behind it: not quite two turns each. The last
+            // ones of all have nothing behind them.
             let ends = self.end.squares();
             let lies_alike = |next: &Place| (next.across.len(), next.down.len()) == lies;
             let is_kept = lies.0 + 1 >= 2 * ends && behind.as_ref().is_some_and(lies_alike);
-            let within = if is_kept { ends } else { 1 };
-            let turns = here.down.len() * slice.steps.len();
+            let is_last = slice.steps.end == self.x.steps && !self.next(&here).as_ref().is_some_and(lies_alike);
+            let has_more = self.x.steps > SLICE && lies.1 > 1 && !is_last;
+            let within = match (is_kept, ends) {
+                (true, 1) if has_more => 2 * QUARTERS - 1,
+                (true, ends) => ends * QUARTERS,
+                (false, _) => QUARTERS,
+            };
+            let turns = TURNS * here.down.len() * slice.steps.len();
             let mut unpacking = Unpacking::new(self, &next, self.unpacked[(i + 1) % 2], turns);
             let mut ahead = Ahead::new(self.weight.runs(after.n, after.steps), turns);
             for (j, square) in here.down.clone().enumerate() {
                 let (row, c) = (square * SQUARE, self.sums(&here, j));
-                let turns = within * slice.steps.len();
+                let turns = TURNS * slice.steps.len();
+                let mut nearer = Nearer::new(self.sums_after(&here, behind.as_ref(), j), turns);
+                let turns = within * turns / QUARTERS;
+                if storing.is_in_the_way(c) {
+                    // SAFETY: as below.
+                    unsafe { storing.finish(t) };
+                }
                 let between = || {
                     ahead.ask(t.lanes());
+                    nearer.ask(t.lanes());
                     // SAFETY: as above; the products read the other slice and add to other sums.
                     unsafe {
                         unpacking.go_on(t);
@@ -224,7 +244,7 @@ impl<S: Source, E: End> Share<'_, S, E> {
                 // before are whole.
                 unsafe {
                     self.square(t, &slice, row, self.unpacked[i % 2], c, between);
-                    if within == 1 {
+                    if within == QUARTERS {
                         storing.finish(t);
                     }
                 }
@@ -250,10 +270,17 @@ impl<S: Source, E: End> Share<'_, S, E> {
     /// What follows; nothing behind the last slice.
     #[inline(always)]
     fn after(&self, place: &Place) -> Option<Place> {
-        let Place { across, down, i } = place;
+        let Place { across, i, .. } = place;
         if i + 1 < across.len() * self.x.steps.div_ceil(SLICE) {
             return Some(Place { i: i + 1, ..place.clone() });
         }
+        self.next(place)
+    }
+
+    /// The first slice of the squares that follow those of a place; nothing behind the last ones.
+    #[inline(always)]
+    fn next(&self, place: &Place) -> Option<Place> {
+        let Place { across, down, .. } = place;
         if across.end < self.across.end {
             return Some(self.place(across.end, down.start));
         }
@@ -267,6 +294,12 @@ impl<S: Source, E: End> Share<'_, S, E> {
         let from = i / across.len() * SLICE;
         let n = (across.start + i % across.len()) * SQUARE;
         Slice { n, steps: from..(from + SLICE).min(self.x.steps) }
+    }
+
+    /// The sums that are needed behind those of square `j` down of a place.
+    #[inline(always)]
+    fn sums_after(&self, here: &Place, behind: Option<&Place>, j: usize) -> *const f32 {
+        if j + 1 < here.down.len() { self.sums(here, j + 1) } else { self.sums(behind.unwrap_or(here), 0) }
     }
 
     /// The sums of square `j` down of a place: those of squares across lie behind each other.
@@ -315,148 +348,5 @@ impl<S: Source, E: End> Share<'_, S, E> {
     }
 }
 
-/// Squares that wait for their end, at most: those of the rows of x that go through a slice together, and one before.
-const WAITING: usize = DOWN + 1;
-
-/// Squares whose sums are whole, on their way to where they end.
-struct Storing<'a, E> {
-    end: &'a E,
-    /// In a ring, the first one at `first`.
-    squares: [Option<Done>; WAITING],
-    first: usize,
-    waiting: usize,
-    /// Pieces of the first one that are stored.
-    stored: usize,
-    /// Pieces that are due, times the turns that a square has.
-    due: usize,
-}
-
-impl<'a, E: End> Storing<'a, E> {
-    fn new(end: &'a E) -> Self {
-        Self { end, squares: [const { None }; WAITING], first: 0, waiting: 0, stored: 0, due: 0 }
-    }
-
-    fn begin(&mut self, square: Done) {
-        self.squares[(self.first + self.waiting) % WAITING] = Some(square);
-        self.waiting += 1;
-    }
-
-    /// Stores what is due in a turn, of which a square has `turns`.
-    ///
-    /// # Safety
-    /// That of [`End::store`].
-    #[inline(always)]
-    unsafe fn go_on<T: Tiles>(&mut self, t: T, turns: usize) {
-        if self.waiting == 0 {
-            return;
-        }
-        self.due += PIECES;
-        let pieces = self.due / turns;
-        self.due %= turns;
-        // SAFETY: the caller's promise.
-        unsafe { self.store(t, pieces) };
-    }
-
-    /// Stores all that waits.
-    ///
-    /// # Safety
-    /// As [`Storing::go_on`].
-    #[inline(always)]
-    unsafe fn finish<T: Tiles>(&mut self, t: T) {
-        while self.waiting > 0 {
-            // SAFETY: the caller's promise.
-            unsafe { self.store(t, PIECES) };
-        }
-    }
-
-    /// Stores up to `pieces` pieces of the first square.
-    ///
-    /// # Safety
-    /// As [`Storing::go_on`].
-    #[inline(always)]
-    unsafe fn store<T: Tiles>(&mut self, t: T, pieces: usize) {
-        let Some(square) = &self.squares[self.first] else { return };
-        let last = PIECES.min(self.stored + pieces);
-        if self.stored < last {
-            t.aside(Pieces { end: self.end, square, pieces: self.stored..last });
-            self.stored = last;
-        }
-        if last == PIECES {
-            self.squares[self.first] = None;
-            (self.first, self.waiting, self.stored) = ((self.first + 1) % WAITING, self.waiting - 1, 0);
-        }
-    }
-}
-
-/// Pieces to be stored: the arguments of [`End::store`], which are as it asks.
-struct Pieces<'a, E> {
-    end: &'a E,
-    square: &'a Done,
-    pieces: Range<usize>,
-}
-
-impl<E: End> TileKernel for Pieces<'_, E> {
-    #[inline(always)]
-    fn run<T: Tiles>(self, t: T) {
-        for piece in self.pieces {
-            // SAFETY: `Storing::go_on` makes them, whose caller has promised it.
-            unsafe { self.end.store(t, self.square, piece) };
-        }
-    }
-}
-
-/// A slice on its way into tiles, some halves of tiles in each of some turns.
-struct Unpacking<'a, S> {
-    weight: &'a S,
-    slice: Slice,
-    to: *mut u8,
-    /// Halves that are done, and all there are.
-    done: usize,
-    halves: usize,
-    /// Halves that are due, times `turns`.
-    due: usize,
-    turns: usize,
-}
-
-impl<'a, S: Source> Unpacking<'a, S> {
-    #[inline(always)]
-    fn new<E: End>(share: &'a Share<S, E>, slice: &Slice, to: *mut u8, turns: usize) -> Self {
-        let halves = 2 * share.weights(slice.n) * slice.steps.len();
-        Self { weight: &share.weight, slice: slice.clone(), to, done: 0, halves, due: 0, turns }
-    }
-
-    /// Unpacks what is due in a turn: in the last one, all that is left.
-    ///
-    /// # Safety
-    /// The slice is of the weight, and there is room for it where it goes.
-    #[inline(always)]
-    unsafe fn go_on<T: Tiles>(&mut self, t: T) {
-        self.due += self.halves;
-        while self.due >= self.turns {
-            self.due -= self.turns;
-            let (tile, half) = (self.done / 2, self.done % 2);
-            let (i, step) = (tile / self.slice.steps.len(), tile % self.slice.steps.len());
-            let to = self.to.wrapping_add(i * UNPACKED / 2 + step * TILE_BYTES);
-            let (n, step) = (self.slice.n + i * ROWS, self.slice.steps.start + step);
-            t.aside(Half { weight: self.weight, n, step, half, to });
-            self.done += 1;
-        }
-    }
-}
-
-/// Half a tile to be unpacked: the arguments of [`Source::unpack`], which are as it asks.
-struct Half<'a, S> {
-    weight: &'a S,
-    n: usize,
-    step: usize,
-    half: usize,
-    to: *mut u8,
-}
-
-impl<S: Source> TileKernel for Half<'_, S> {
-    #[inline(always)]
-    fn run<T: Tiles>(self, t: T) {
-        // SAFETY: `Unpacking::go_on` makes them, whose caller has promised it.
-        unsafe { self.weight.unpack(t, self.n, self.step, self.half, self.to) };
-    }
-}
+#[cfg(test)]
+mod tests;

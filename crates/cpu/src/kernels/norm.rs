@@ -87,6 +87,12 @@ impl Kernel for Head<'_> {
 }
 
 impl Norm {
+    /// What the elements of a vector are multiplied with first, whose squares have this sum.
+    #[inline(always)]
+    pub(super) fn inverse(&self, squares: f32) -> f32 {
+        1.0 / (squares / self.size as f32 + self.eps).sqrt()
+    }
+
     /// Normalises the vector at `x`.
     ///
     /// # Safety
@@ -96,7 +102,7 @@ impl Norm {
         let (n, weight) = (self.size, self.weight.as_ptr());
         // SAFETY: the caller's promise, and as many weights.
         unsafe {
-            let inv = l.splat(1.0 / (sum_of_squares(l, x, n) / n as f32 + self.eps).sqrt());
+            let inv = l.splat(self.inverse(sum_of_squares(l, x, n)));
             let whole = n / LANES * LANES;
             for i in (0..whole).step_by(LANES) {
                 l.store(out.add(i), l.mul(l.mul(l.load(x.add(i)), inv), l.load(weight.add(i))));

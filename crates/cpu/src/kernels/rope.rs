@@ -107,6 +107,13 @@ impl Kernel for Head<'_> {
     }
 }
 
+/// 16 pairs, rotated by the angles of these cosines and sines.
+#[inline(always)]
+pub(super) fn rotated<L: Lanes>(l: L, (a, b): (L::V, L::V), (cos, sin): (L::V, L::V)) -> (L::V, L::V) {
+    let negated = l.sub(l.splat(-0.0), l.mul(b, sin));
+    (l.fma(a, cos, negated), l.fma(b, cos, l.mul(a, sin)))
+}
+
 impl Rope {
     /// Rotates the head of row `t` at `x`.
     ///
@@ -121,10 +128,9 @@ impl Rope {
         unsafe {
             for i in (0..vectors * LANES).step_by(LANES) {
                 let (c, s) = (l.load(cos.add(i)), l.load(sin.add(i)));
-                let (a, b) = (l.load(x.add(i)), l.load(x.add(i + pairs)));
-                let negated = l.sub(l.splat(-0.0), l.mul(b, s));
-                l.store(x.add(i), l.fma(a, c, negated));
-                l.store(x.add(i + pairs), l.fma(b, c, l.mul(a, s)));
+                let (a, b) = rotated(l, (l.load(x.add(i)), l.load(x.add(i + pairs))), (c, s));
+                l.store(x.add(i), a);
+                l.store(x.add(i + pairs), b);
             }
             for i in vectors * LANES..pairs {
                 let (c, s) = (*cos.add(i), *sin.add(i));

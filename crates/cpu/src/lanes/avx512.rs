@@ -326,4 +326,8 @@ impl Lanes for Avx512 {
     fn prefetch(self, p: *const u8) {
         unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) }
     }
+    #[inline(always)]
+    fn prefetch_nearest(self, p: *const u8) {
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+    }
 }

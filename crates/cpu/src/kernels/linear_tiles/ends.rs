@@ -12,6 +12,9 @@ use crate::tiles::{ROWS, TILE_BYTES, Tiles};
 /// Pieces in which the sums of a square are stored: two rows of 32 sums each, where they lie as outputs do.
 pub const PIECES: usize = SQUARE / 2;
 
+/// Rows whose outputs, which sums are added to, are asked for ahead of them: they come from far.
+const AHEAD: usize = 8;
+
 /// A square whose sums are whole.
 #[derive(Clone, Debug)]
 pub struct Done {
@@ -71,6 +74,9 @@ impl End for Epilogue {
                 let row = square.rows.start + i;
                 for (right, n) in [square.n, square.n + ROWS].into_iter().enumerate() {
                     if row < square.rows.end && n < self.out.width {
+                        if self.accumulate && row + AHEAD < square.rows.end {
+                            l.prefetch_nearest(self.out.row(row + AHEAD).wrapping_add(n).cast());
+                        }
                         // SAFETY: a row of 16 sums; row and n are of the outputs.
                         unsafe { self.store(l, row, n, l.load(square.row((i / ROWS, right), i % ROWS))) };
                     }

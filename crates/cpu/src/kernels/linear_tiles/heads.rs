@@ -20,7 +20,7 @@
 
 use std::ops::Range;
 
-use tare_ops::Row;
+use tare_ops::{RopeStyle, Row};
 
 use super::ends::{Done, End};
 use super::grid::{Grid, SQUARE};
@@ -28,10 +28,12 @@ use super::source::{Runs, Source, Stored};
 use super::{ACROSS, PRODUCTS, Weights, multiply};
 use crate::kernels::heads::Heads;
 use crate::kernels::kv_append::TableView;
+use crate::kernels::norm::Norm;
+use crate::kernels::rope::{Rope, rotated};
 use crate::lanes::{LANES, Lanes};
 use crate::pool::Region;
 use crate::tiled::{Side, Tiled};
-use crate::tiles::{ROWS, STEP, Tiles};
+use crate::tiles::{ROW_BYTES, ROWS, Tiles};
 
 /// Elements of a head, at most.
 pub const MOST: usize = ACROSS * SQUARE;
@@ -170,7 +172,7 @@ struct Ready<'a> {
     order: HeadOrder,
     rows: &'a [Row],
     tables: &'a [TableView],
-    /// Room for a head.
+    /// Room for a head, where it leaves the registers.
     row: *mut f32,
 }
 
@@ -185,64 +187,137 @@ impl End for Ready<'_> {
 
     #[inline(always)]
     unsafe fn store<T: Tiles>(&self, t: T, square: &Done, piece: usize) {
-        let (of, head) = self.order.head(square.n);
-        for i in 2 * piece..2 * piece + 2 {
-            let row = square.rows.start + i;
-            if row < square.rows.end {
-                // SAFETY: a row of the step; the squares before are of the same head.
-                unsafe {
-                    self.gather(t.lanes(), square, i);
-                    self.head(t, (of, head), row);
-                }
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self.order.size / LANES {
+                2 => self.pieces::<T, 2>(t, square, piece),
+                4 => self.pieces::<T, 4>(t, square, piece),
+                8 => self.pieces::<T, 8>(t, square, piece),
+                _ => self.pieces::<T, { MOST / LANES }>(t, square, piece),
             }
         }
     }
 }
 
 impl Ready<'_> {
-    /// Takes row `i` of the head that ends with `square` into the room.
+    /// [`End::store`] for heads of N vectors.
     ///
     /// # Safety
-    /// Its sums are there.
+    /// That of `End::store`.
     #[inline(always)]
-    unsafe fn gather<L: Lanes>(&self, l: L, square: &Done, i: usize) {
-        let squares = self.squares();
-        for s in 0..squares {
-            let square = square.before(squares - 1 - s);
-            let to = self.row.wrapping_add(s * SQUARE);
-            // SAFETY: the caller's promise: two rows of 16 sums.
-            unsafe {
-                l.store(to, l.load(square.row((i / ROWS, 0), i % ROWS)));
-                l.store(to.add(LANES), l.load(square.row((i / ROWS, 1), i % ROWS)));
+    unsafe fn pieces<T: Tiles, const N: usize>(&self, t: T, square: &Done, piece: usize) {
+        let of = self.order.head(square.n);
+        for i in 2 * piece..2 * piece + 2 {
+            let row = square.rows.start + i;
+            if row < square.rows.end {
+                // SAFETY: a row of the step; the squares before are of the same head.
+                unsafe {
+                    let head = sums::<T::L, N>(t.lanes(), square, i);
+                    self.head(t, head, of, row);
+                }
             }
         }
     }
 
-    /// Makes the head in the room ready, which is head `head` of row `row`.
+    /// Makes a head ready, which is head `head` of row `row`: all that happens to it happens in registers.
     ///
     /// # Safety
-    /// It is there, and nobody else writes what it becomes.
+    /// Nobody else writes what it becomes.
     #[inline(always)]
-    unsafe fn head<T: Tiles>(&self, t: T, (of, head): (usize, usize), row: usize) {
-        let (l, heads, size) = (t.lanes(), &self.call.heads, self.order.size);
-        // SAFETY: the caller's promise, and that of `HeadsFn`.
+    unsafe fn head<T: Tiles, const N: usize>(
+        &self,
+        t: T,
+        mut v: [<T::L as Lanes>::V; N],
+        (of, head): (usize, usize),
+        row: usize,
+    ) {
+        let (l, heads) = (t.lanes(), &self.call.heads);
+        // SAFETY: the caller's promise, and that of `HeadsFn`; N vectors of a head, in the room as well.
         unsafe {
             if of != V {
                 if let Some(norms) = &heads.norms {
-                    norms[of].vector(l, self.row, self.row);
+                    normalise(l, &norms[of], &mut v);
                 }
-                heads.ropes[of].rotate(l, row, self.row);
+                let rope = &heads.ropes[of];
+                if rope.style == RopeStyle::HalfSplit {
+                    rotate(l, rope, row, &mut v);
+                } else {
+                    self.put(l, &v);
+                    rope.rotate(l, row, self.row);
+                    for (i, v) in v.iter_mut().enumerate() {
+                        *v = l.load(self.row.add(i * LANES));
+                    }
+                }
             }
             if of == Q {
-                for e in (0..size).step_by(STEP) {
-                    let (first, second) = (l.load(self.row.add(e)), l.load(self.row.add(e + LANES)));
-                    t.store_row(self.call.q.element(row, head * size + e).cast(), first, second);
+                for (i, two) in v.chunks_exact(2).enumerate() {
+                    let to = self.call.q.tile(row, head * N / 2 + i).wrapping_add(row % ROWS * ROW_BYTES);
+                    t.store_row(to, two[0], two[1]);
                 }
                 return;
             }
+            self.put(l, &v);
             let [keys, values] = heads.append.places(&self.rows[row], self.tables, head);
             heads.append.store(self.row, if of == K { keys } else { values });
         }
+    }
+
+    /// Puts a head into the room.
+    ///
+    /// # Safety
+    /// There is room for N vectors.
+    #[inline(always)]
+    unsafe fn put<L: Lanes, const N: usize>(&self, l: L, v: &[L::V; N]) {
+        for (i, v) in v.iter().enumerate() {
+            // SAFETY: the caller's promise.
+            unsafe { l.store(self.row.add(i * LANES), *v) };
+        }
+    }
+}
+
+/// Row `i` of the head that ends with `square`.
+///
+/// # Safety
+/// Its sums are there: two rows of 16 in each of its squares.
+#[inline(always)]
+unsafe fn sums<L: Lanes, const N: usize>(l: L, square: &Done, i: usize) -> [L::V; N] {
+    let mut v = [l.splat(0.0); N];
+    for (e, v) in v.iter_mut().enumerate() {
+        let square = square.before(N / 2 - 1 - e / 2);
+        // SAFETY: the caller's promise.
+        *v = unsafe { l.load(square.row((i / ROWS, e % 2), i % ROWS)) };
+    }
+    v
+}
+
+/// What [`Norm::vector`] does.
+///
+/// # Safety
+/// The norm has N vectors of weights.
+#[inline(always)]
+unsafe fn normalise<L: Lanes, const N: usize>(l: L, norm: &Norm, v: &mut [L::V; N]) {
+    let mut squares = l.splat(0.0);
+    for v in v.iter() {
+        squares = l.fma(*v, *v, squares);
+    }
+    let inv = l.splat(norm.inverse(l.sum(squares)));
+    for (i, v) in v.iter_mut().enumerate() {
+        // SAFETY: the caller's promise.
+        *v = l.mul(l.mul(*v, inv), unsafe { l.load(norm.weight.as_ptr().add(i * LANES)) });
+    }
+}
+
+/// What [`Rope::rotate`] does to pairs of halves.
+///
+/// # Safety
+/// The angles of the row are made, for N / 2 vectors.
+#[inline(always)]
+unsafe fn rotate<L: Lanes, const N: usize>(l: L, rope: &Rope, row: usize, v: &mut [L::V; N]) {
+    let (cos, sin) = (rope.angles.cos.row(row), rope.angles.sin.row(row));
+    for i in 0..N / 2 {
+        // SAFETY: the caller's promise.
+        let of = unsafe { (l.load(cos.add(i * LANES)), l.load(sin.add(i * LANES))) };
+        (v[i], v[i + N / 2]) = rotated(l, (v[i], v[i + N / 2]), of);
     }
 }
 

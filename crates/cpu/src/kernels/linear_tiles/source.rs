@@ -43,7 +43,7 @@ pub struct Runs {
 }
 
 /// Bytes of a cache line.
-const LINE: usize = 64;
+pub(super) const LINE: usize = 64;
 
 /// Lines that are asked for in some turns, as many in each.
 pub(super) struct Ahead {
