@@ -6,8 +6,7 @@
 //!
 //! Two by two tiles of C stay in registers while A and B pass by: each tile that is read is used twice. What is in registers
 //! never becomes a Rust value: [`Tiles::multiply`] goes from memory to memory. While its products run, there is time for
-//! other work on vectors, which it asks for twice in each step: what waits to be begun has room for little more than a hundred
-//! instructions, and a tile behind more of them would come too late.
+//! other work on vectors, which it asks for after each step.
 //!
 //! The arithmetic is that of `TDPBF16PS` (Intel SDM vol. 2): in a step, one sum over even k and one over odd k, each a chain of
 //! fused multiply-adds from 0; their sum is added to C. Rounded to nearest even; numbers below the least normal one count as
@@ -28,8 +27,6 @@ use crate::lanes::Lanes;
 pub const ROWS: usize = 16;
 /// Columns of A, and rows of the matrix in B, that a step takes.
 pub const STEP: usize = 32;
-/// How often [`Tiles::multiply`] asks for other work in a step.
-pub const TURNS: usize = 2;
 /// Bytes of a row of a tile.
 pub const ROW_BYTES: usize = 64;
 /// Bytes of a tile whose rows lie behind each other.
@@ -131,8 +128,8 @@ pub trait Tiles: Copy + Send + Sync + 'static {
     /// Runs a kernel without products, compiled for this instruction set once, so that callers need not take it in.
     fn aside<K: TileKernel>(self, kernel: K);
 
-    /// Multiplies one or two tiles of A with one or two of B, and calls `between` [`TURNS`] times in each step: for work on
-    /// vectors, and nothing with tiles. To be called in [`Tiles::compiled`] alone.
+    /// Multiplies one or two tiles of A with one or two of B, and calls `between` after each step: for work on vectors, and
+    /// nothing with tiles. To be called in [`Tiles::compiled`] alone.
     ///
     /// # Safety
     /// Every tile of `p` that its counts and steps ask for lies where it says: 16 rows of 64 bytes, no alignment needed, with C

@@ -17,10 +17,9 @@
 //! slice of 512 columns of 32 weight rows, unpacked to tiles, takes 32 KiB and is read again for every 32 rows of x, which
 //! pass by with a hint not to push it out of L1.
 //! Slices are the outer loop: sums of 256 weight rows and more lie in L2 between them, and x is read from there, slice by slice.
-//! While a slice is multiplied, the next one is unpacked between the products, a piece in some turns of a step, and the one after
-//! that is asked for from memory; of the last columns, the sums of a square are stored in other turns while the next one is
-//! multiplied, and the sums that are needed next come nearer. So tile units and vector units work at the same time, and neither
-//! waits for memory.
+//! While a slice is multiplied, the next one is unpacked between the products, a piece after each step, and the one after
+//! that is asked for from memory; of the last columns, the sums of a square are stored while the next ones are multiplied, and
+//! the sums that are needed next come nearer. So tile units and vector units work at the same time, and neither waits for memory.
 //!
 //! Which side weights stand on follows from how they lie. A panel has a column of 16 rows side by side, which is a row of B;
 //! so x is A. BF16 weights lie row by row, which is A; so x is B, turned once for all linears that read it, and the sums
@@ -43,7 +42,7 @@ use crate::matrix::Matrix;
 use crate::panels::Panels;
 use crate::pool::Region;
 use crate::tiled::{Side, Tiled};
-use crate::tiles::{Operand, Product, ROWS, Sums, TILE_BYTES, TURNS, TileKernel, Tiles};
+use crate::tiles::{Operand, Product, ROWS, Sums, TILE_BYTES, TileKernel, Tiles};
 use between::{Nearer, Storing, Unpacking};
 use ends::{Done, End};
 use grid::{Grid, SQUARE};
@@ -219,14 +218,13 @@ impl<S: Source, E: End> Share<'_, S, E> {
                 (true, ends) => ends * QUARTERS,
                 (false, _) => QUARTERS,
             };
-            let turns = TURNS * here.down.len() * slice.steps.len();
+            let turns = here.down.len() * slice.steps.len();
             let mut unpacking = Unpacking::new(self, &next, self.unpacked[(i + 1) % 2], turns);
             let mut ahead = Ahead::new(self.weight.runs(after.n, after.steps), turns);
             for (j, square) in here.down.clone().enumerate() {
                 let (row, c) = (square * SQUARE, self.sums(&here, j));
-                let turns = TURNS * slice.steps.len();
-                let mut nearer = Nearer::new(self.sums_after(&here, behind.as_ref(), j), turns);
-                let turns = within * turns / QUARTERS;
+                let mut nearer = Nearer::new(self.sums_after(&here, behind.as_ref(), j), slice.steps.len());
+                let turns = within * slice.steps.len() / QUARTERS;
                 if storing.is_in_the_way(c) {
                     // SAFETY: as below.
                     unsafe { storing.finish(t) };

@@ -28,8 +28,8 @@ fn with_features<K: TileKernel>(t: Amx, kernel: K) {
     kernel.run(t);
 }
 
-/// Tile instructions on operands in memory. Registers 0 to 3 hold C, 4 and 5 are A, 6 and 7 are B. All live in their
-/// registers from one block to the next: compilers put nothing of their own into tile registers, and neither this crate nor what it
+/// Tile instructions on operands in memory. Registers 0 to 3 hold C, 4 and 5 are A, 6 and 7 are B. C lives in its registers
+/// from one block to the next: compilers put nothing of their own into tile registers, and neither this crate nor what it
 /// calls between two blocks (the memory copies of the C library) uses them.
 macro_rules! tiles {
     ($($op:expr)*, $($name:ident: $value:expr),*) => {
@@ -43,8 +43,8 @@ macro_rules! tiles {
     };
 }
 
-/// The first half of a step of R by S tiles, with the instructions that load A and B: all that it loads is loaded here.
-macro_rules! first_half {
+/// A step of R by S tiles, with the instructions that load A and B.
+macro_rules! step {
     ($r:expr, $s:expr, $load_a:literal, $load_b:literal, $a0:expr, $a1:expr, $b0:expr, $b1:expr, $a_row:expr, $b_row:expr) => {
         match ($r, $s) {
             (2, 2) => tiles!(
@@ -53,37 +53,29 @@ macro_rules! first_half {
                 "tdpbf16ps tmm0, tmm4, tmm6"
                 concat!($load_b, " tmm7, [{b1} + {t}*1]")
                 "tdpbf16ps tmm1, tmm4, tmm7"
-                concat!($load_a, " tmm5, [{a1} + {s}*1]"),
+                concat!($load_a, " tmm5, [{a1} + {s}*1]")
+                "tdpbf16ps tmm2, tmm5, tmm6"
+                "tdpbf16ps tmm3, tmm5, tmm7",
                 a0: $a0, a1: $a1, b0: $b0, b1: $b1, s: $a_row, t: $b_row),
             (2, _) => tiles!(
                 concat!($load_b, " tmm6, [{b0} + {t}*1]")
                 concat!($load_a, " tmm4, [{a0} + {s}*1]")
                 "tdpbf16ps tmm0, tmm4, tmm6"
-                concat!($load_a, " tmm5, [{a1} + {s}*1]"),
+                concat!($load_a, " tmm5, [{a1} + {s}*1]")
+                "tdpbf16ps tmm2, tmm5, tmm6",
                 a0: $a0, a1: $a1, b0: $b0, s: $a_row, t: $b_row),
             (_, 2) => tiles!(
                 concat!($load_a, " tmm4, [{a0} + {s}*1]")
                 concat!($load_b, " tmm6, [{b0} + {t}*1]")
                 "tdpbf16ps tmm0, tmm4, tmm6"
-                concat!($load_b, " tmm7, [{b1} + {t}*1]"),
+                concat!($load_b, " tmm7, [{b1} + {t}*1]")
+                "tdpbf16ps tmm1, tmm4, tmm7",
                 a0: $a0, b0: $b0, b1: $b1, s: $a_row, t: $b_row),
             _ => tiles!(
-                concat!($load_a, " tmm4, [{a0} + {s}*1]")
                 concat!($load_b, " tmm6, [{b0} + {t}*1]")
+                concat!($load_a, " tmm4, [{a0} + {s}*1]")
                 "tdpbf16ps tmm0, tmm4, tmm6",
                 a0: $a0, b0: $b0, s: $a_row, t: $b_row),
-        }
-    };
-}
-
-/// The second half, on what the first one has loaded.
-macro_rules! second_half {
-    ($r:expr, $s:expr) => {
-        match ($r, $s) {
-            (2, 2) => tiles!("tdpbf16ps tmm2, tmm5, tmm6" "tdpbf16ps tmm3, tmm5, tmm7",),
-            (2, _) => tiles!("tdpbf16ps tmm2, tmm5, tmm6",),
-            (_, 2) => tiles!("tdpbf16ps tmm1, tmm4, tmm7",),
-            _ => {}
         }
     };
 }
@@ -139,12 +131,10 @@ impl Tiles for Amx {
                 let (a1, b1) = (a0.wrapping_add(p.a.second), b0.wrapping_add(p.b.second));
                 let (a_row, b_row) = (p.a.row, p.b.row);
                 match (p.a.passing, p.b.passing) {
-                    (true, _) => first_half!(r, s, "tileloaddt1", "tileloadd", a0, a1, b0, b1, a_row, b_row),
-                    (_, true) => first_half!(r, s, "tileloadd", "tileloaddt1", a0, a1, b0, b1, a_row, b_row),
-                    _ => first_half!(r, s, "tileloadd", "tileloadd", a0, a1, b0, b1, a_row, b_row),
+                    (true, _) => step!(r, s, "tileloaddt1", "tileloadd", a0, a1, b0, b1, a_row, b_row),
+                    (_, true) => step!(r, s, "tileloadd", "tileloaddt1", a0, a1, b0, b1, a_row, b_row),
+                    _ => step!(r, s, "tileloadd", "tileloadd", a0, a1, b0, b1, a_row, b_row),
                 }
-                between();
-                second_half!(r, s);
                 between();
             }
             tiles!("tilestored [{c} + {row}*1], tmm0", c: c, row: p.c.row);

@@ -1,6 +1,6 @@
 //! What tiles compute, on lanes of any kind: for tests on hosts that have none. Slow.
 
-use super::{Operand, Product, ROW_BYTES, ROWS, STEP, TURNS, TileKernel, Tiles};
+use super::{Operand, Product, ROW_BYTES, ROWS, STEP, TileKernel, Tiles};
 use crate::lanes::{Kernel, LANES, Lanes};
 use tare_ops::Isa;
 use tare_ops::reference::linear::round_bf16;
@@ -69,7 +69,7 @@ impl<L: Lanes> Tiles for Emulated<L> {
                 }
             }
         }
-        (0..TURNS * p.steps).for_each(|_| between());
+        (0..p.steps).for_each(|_| between());
     }
 
     #[inline(always)]

@@ -134,9 +134,8 @@ pub(super) struct Unpacking<'a, S> {
     weight: &'a S,
     slice: Slice,
     to: *mut u8,
-    /// The next half: of which 16 weight rows, which step of the slice, which half.
-    next: (usize, usize, usize),
-    /// All there are.
+    /// Halves that are done, and all there are.
+    done: usize,
     halves: usize,
     /// Halves that are due, times `turns`.
     due: usize,
@@ -147,8 +146,7 @@ impl<'a, S: Source> Unpacking<'a, S> {
     #[inline(always)]
     pub(super) fn new<E: End>(share: &'a Share<S, E>, slice: &Slice, to: *mut u8, turns: usize) -> Self {
         let halves = 2 * share.weights(slice.n) * slice.steps.len();
-        // Half a turn's worth at once: not in the same turns as what is stored.
-        Self { weight: &share.weight, slice: slice.clone(), to, next: (0, 0, 0), halves, due: turns / 2, turns }
+        Self { weight: &share.weight, slice: slice.clone(), to, done: 0, halves, due: 0, turns }
     }
 
     /// Unpacks what is due in a turn: in the last one, all that is left.
@@ -160,15 +158,12 @@ impl<'a, S: Source> Unpacking<'a, S> {
         self.due += self.halves;
         while self.due >= self.turns {
             self.due -= self.turns;
-            let (i, step, half) = self.next;
+            let (tile, half) = (self.done / 2, self.done % 2);
+            let (i, step) = (tile / self.slice.steps.len(), tile % self.slice.steps.len());
             let to = self.to.wrapping_add(i * UNPACKED / 2 + step * TILE_BYTES);
-            self.next = match (step + 1 == self.slice.steps.len(), half) {
-                (_, 0) => (i, step, 1),
-                (false, _) => (i, step + 1, 0),
-                (true, _) => (i + 1, 0, 0),
-            };
             let (n, step) = (self.slice.n + i * ROWS, self.slice.steps.start + step);
             t.aside(Half { weight: self.weight, n, step, half, to });
+            self.done += 1;
         }
     }
 }

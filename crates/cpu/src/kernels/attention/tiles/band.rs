@@ -5,7 +5,7 @@ use super::{BAND, QUERIES, SPAN, TILE};
 use crate::kernels::attention::pages::up_to_16;
 use crate::kernels::attention::units::Queries;
 use crate::lanes::{LANES, Lanes, rough_exp2};
-use crate::tiles::{Operand, Product, ROW_BYTES, ROWS, STEP, Sums, TILE_BYTES, TURNS, TileKernel, Tiles};
+use crate::tiles::{Operand, Product, ROW_BYTES, ROWS, STEP, Sums, TILE_BYTES, TileKernel, Tiles};
 
 /// Sums of weights that are too large: they are scaled down, with everything beside them.
 const LIMIT: f32 = 4096.0;
@@ -16,8 +16,8 @@ const SCORES: usize = SPAN / STEP * 4 * TILE;
 /// Lifts up to this size are added to products that were not rounded before. Beyond it the lift, which comes of a rounded product,
 /// is too far from the product itself: from 2^31 on by more than the largest exponent of F32.
 const NEAR: f32 = 1_048_576.0;
-/// Parts in which a band's queries are asked for, while the one before is at work.
-const PARTS: usize = 8;
+/// Turns in which a band's queries are asked for, while the one before is at work.
+const TURNS: usize = 8;
 /// Tokens of a step.
 static PLACES: [f32; STEP] = {
     let mut places = [0.0; STEP];
@@ -135,12 +135,12 @@ impl Bands {
         }
     }
 
-    /// Asks for some of the queries of band `b`, if it has any, which come from far: for all of them in [`PARTS`] turns.
+    /// Asks for some of the queries of band `b`, if it has any, which come from far: for all of them in [`TURNS`] turns.
     #[inline(always)]
     pub(super) fn ask<L: Lanes>(&self, l: L, all: &Queries, b: usize, turn: usize) {
-        if turn < PARTS {
-            let from = b * BAND + turn * (BAND / PARTS);
-            for i in from..all.len().min(from + BAND / PARTS) {
+        if turn < TURNS {
+            let from = b * BAND + turn * (BAND / TURNS);
+            for i in from..all.len().min(from + BAND / TURNS) {
                 if all.query_in_tiles(i, 0).is_some() {
                     for e in (0..self.size).step_by(STEP) {
                         all.query_in_tiles(i, e).into_iter().for_each(|q| l.prefetch(q));
@@ -182,7 +182,7 @@ impl Bands {
         unsafe {
             let (band, end) = (self.band(b), self.end(t.lanes(), b));
             let steps = (end.min(span + SPAN) - span).div_ceil(STEP);
-            let turns = TURNS * steps * self.padded / STEP;
+            let turns = steps * self.padded / STEP;
             let rows = softening.as_ref().map_or(0, |softening| softening.left().div_ceil(turns));
             for e in (0..self.padded).step_by(STEP) {
                 let product = Product {
@@ -284,7 +284,7 @@ impl Softening {
         // Half of the rows; the others while values are gathered.
         let rows = BAND / 2;
         // SAFETY: the caller's promise.
-        unsafe { t.multiply(&product, || self.go_on(t, rows.div_ceil(TURNS * steps))) };
+        unsafe { t.multiply(&product, || self.go_on(t, rows.div_ceil(steps))) };
         self.scored += BAND;
     }
 
