@@ -351,8 +351,10 @@ impl Backend for CpuBackend {
                 self.scratch.fit(call)?;
             }
         }
-        layouts.settle(fresh, &mut self.weights, &mut self.workers)?;
-        self.settle(&program)?;
+        let before = self.workers.set_aside(true);
+        let filled = layouts.settle(fresh, &mut self.weights, &mut self.workers).and_then(|()| self.settle(&program));
+        self.workers.set_aside(before);
+        filled?;
         self.step.tokens.reserve(plan.bucket.rows);
         self.step.tables.reserve(plan.bucket.rows);
         self.step.selected.reserve(plan.bucket.selected);

@@ -258,7 +258,7 @@ impl Pool {
         &self.placement
     }
 
-    /// How often workers sat out so far, or why none ever does.
+    /// How often workers sat out of regions so far, those of loading left out, or why none ever does.
     pub fn benched(&self) -> Reading<Benched> {
         match &self.watch {
             Reading::Available(watch) => Reading::Available(watch.so_far),
@@ -271,6 +271,16 @@ impl Pool {
     pub fn hold(&mut self, held: bool) -> bool {
         match &mut self.watch {
             Reading::Available(watch) => watch.hold(held),
+            Reading::Unavailable { .. } => false,
+        }
+    }
+
+    /// From now on regions are those of loading: nobody begins to sit out or comes back, and [`Pool::benched`] does not count them. In
+    /// loading the caller works long by itself while the others sleep, and is found on one of their processors when they
+    /// wake: what they wait then says nothing of steps. With `aside` false they are those of steps again. What they were before.
+    pub fn set_aside(&mut self, aside: bool) -> bool {
+        match &mut self.watch {
+            Reading::Available(watch) => watch.set_aside(aside),
             Reading::Unavailable { .. } => false,
         }
     }

@@ -72,6 +72,8 @@ pub(crate) struct Watch {
     changed: bool,
     /// Whether everybody stays where they are.
     held: bool,
+    /// Whether regions are those of loading, which are neither looked at nor counted.
+    aside: bool,
     pub(crate) so_far: Benched,
 }
 
@@ -85,24 +87,39 @@ impl Watch {
             region: (workers, 0),
             changed: false,
             held: false,
+            aside: false,
             so_far: Benched::default(),
         }
     }
 
     /// From now on nobody begins to sit out and nobody comes back, or, when `held` is false, they do again. What held before.
     pub(crate) fn hold(&mut self, held: bool) -> bool {
+        self.pause();
         std::mem::replace(&mut self.held, held)
+    }
+
+    /// From now on regions are those of loading, or, when `aside` is false, of steps. What they were before.
+    pub(crate) fn set_aside(&mut self, aside: bool) -> bool {
+        self.pause();
+        std::mem::replace(&mut self.aside, aside)
+    }
+
+    /// What is waited until the next region that is looked at counts for nothing.
+    fn pause(&mut self) {
+        self.region.1 = 0;
     }
 
     /// Before a region: tells the crew who is in it, and gives how many these are.
     pub(crate) fn begin(&mut self, crew: &Crew) -> usize {
-        if !self.held {
+        if !self.held && !self.aside {
             self.reseat(crew);
         }
-        let out = self.workers - self.region.0;
-        self.so_far.regions += 1;
-        self.so_far.short += u64::from(out > 0);
-        self.so_far.most = self.so_far.most.max(out);
+        if !self.aside {
+            let out = self.workers - self.region.0;
+            self.so_far.regions += 1;
+            self.so_far.short += u64::from(out > 0);
+            self.so_far.most = self.so_far.most.max(out);
+        }
         self.region.0
     }
 
@@ -125,7 +142,7 @@ impl Watch {
     /// # Errors
     /// When the witness has nothing more to say.
     pub(crate) fn end(&mut self) -> Result<(), String> {
-        if self.held {
+        if self.held || self.aside {
             return Ok(());
         }
         let now = self.witness.now_ns();

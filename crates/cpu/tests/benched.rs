@@ -158,6 +158,25 @@ fn a_held_pool_neither_loses_nor_takes_back_a_worker() {
     assert!((0..=TERM).any(|_| region(&mut short).len() == 4), "its term passes now");
 }
 
+#[test]
+fn regions_of_loading_are_neither_looked_at_nor_counted() {
+    let script = Script::default();
+    let mut whole = pool(4, &script);
+    assert!(!whole.set_aside(true));
+    script.late(&[2]);
+    assert!((0..TERM).all(|_| region(&mut whole).len() == 4), "late, and in all the same");
+    assert!(whole.set_aside(false));
+    assert_eq!(whole.benched().available(), Some(&Benched::default()));
+    script.late(&[]);
+    assert!((0..4).all(|_| region(&mut whole).len() == 4), "what was waited before is forgotten");
+    assert_eq!(whole.benched().available(), Some(&Benched { regions: 4, short: 0, most: 0 }));
+
+    let (mut short, _) = without(4, 2);
+    short.set_aside(true);
+    assert!((0..2 * TERM).all(|_| names(&region(&mut short)) == ["caller", "tare-cpu-1", "tare-cpu-3"]));
+    assert_eq!(short.benched().available(), Some(&Benched { regions: 3, short: 1, most: 1 }));
+}
+
 /// A system that stops telling.
 #[derive(Debug)]
 struct Falling(Script, usize);

@@ -5,7 +5,9 @@ mod witness;
 
 use decoder::{KV, PAGE_TOKENS, PAGES, World};
 use tare_cpu::{CpuBackend, CpuConfig, detect_isa};
-use tare_ops::{Backend, Isa, KvId, KvSpan, OpError, ReferenceBackend, Rounding, StepOutput, TokenSource, Wants};
+use tare_ops::{
+    Backend, Benched, Isa, KvId, KvSpan, OpError, ReferenceBackend, Rounding, StepOutput, TokenSource, Wants,
+};
 use witness::Script;
 
 fn cpu(threads: usize, level: Isa) -> CpuBackend {
@@ -56,6 +58,7 @@ fn who_sits_out_changes_no_bit() {
             let config = CpuConfig { threads, isa: detect_isa(), pin: false, keep_workers: false };
             let backend = CpuBackend::watched(config, Box::new(Script::by_turns(from))).unwrap();
             let mut world = World::new(backend, rounding);
+            assert_eq!(world.backend.benched().available(), Some(&Benched::default()), "loading counts for nothing");
             let mut short = 0;
             for _ in 0..4 {
                 let got = story(&mut world);

@@ -26,3 +26,4 @@ pub use engine::Engine;
 pub use error::{CacheError, EngineError, Refused};
 pub use forward::{Forward, RunForward};
 pub use request::{Constraint, Event, FinishReason, PromptLogits, Request, RequestId, Retained, StepReport, Usage};
+pub use tare_ops::Benched;

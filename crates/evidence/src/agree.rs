@@ -115,6 +115,8 @@ fn named_twice(record: &Record) -> Vec<Fault> {
     let (arm, config, plan) = (&record.arm, &record.provenance.config, widest(record));
     let (warmups, rounds) = emitted(record);
     let known = |r: &Reading<u32>| r.available().map_or(Value::Null, |n| json!(n));
+    // A record that does not say so is from before there was a choice.
+    let not_kept = json!(false);
     let pairs = [
         ("arm.plan", json!(arm.plan), "plan.resolved", plan.get("name")),
         ("arm.class", json!(arm.class), "plan.resolved", plan.get("class")),
@@ -123,7 +125,12 @@ fn named_twice(record: &Record) -> Vec<Fault> {
         ("arm.cache", json!(arm.cache), "provenance.config.plan.cache", config.pointer("/plan/cache")),
         ("arm.page_tokens", known(&arm.page_tokens), "provenance.config.plan", config.pointer("/plan/page_tokens")),
         ("arm.threads", known(&arm.threads), "provenance.config.threads", config.get("threads")),
-        ("arm.settings", json!(arm.keeps_workers()), "provenance.config.keep_workers", config.get("keep_workers")),
+        (
+            "arm.settings",
+            json!(arm.keeps_workers()),
+            "provenance.config.keep_workers",
+            config.get("keep_workers").or(Some(&not_kept)),
+        ),
         ("samples.rounds", json!(rounds.len()), "provenance.config.rounds", config.get("rounds")),
         ("samples.warmups", json!(warmups.len()), "provenance.config.warmups", config.get("warmups")),
     ];

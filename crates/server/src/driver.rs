@@ -5,10 +5,9 @@
 //! step and cancels them, so that a request without a reader costs at most the step that was running.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use tare_core::Reading;
-use tare_engine::{Engine, EngineError, Event, FinishReason, Refused, Request, RequestId, StepReport, Usage};
+use std::sync::{Arc, Mutex, PoisonError};
+use tare_engine::{Benched, Engine, EngineError, Event, FinishReason, Refused, Request, RequestId, StepReport, Usage};
 use tokio::sync::mpsc::{Receiver, UnboundedSender};
 
 /// A failed step is tried again, since it left everything as it was; when it fails again, what runs is ended.
@@ -64,9 +63,7 @@ pub(crate) struct Gauges {
     requests: AtomicUsize,
     live_pages: AtomicUsize,
     steps: AtomicU64,
-    regions: AtomicU64,
-    short_regions: AtomicU64,
-    most_threads_out: AtomicUsize,
+    benched: Mutex<Option<Benched>>,
 }
 
 impl Gauges {
@@ -90,19 +87,9 @@ impl Gauges {
         self.steps.load(Ordering::Relaxed)
     }
 
-    /// Parallel regions so far; 0 where no thread ever sits out.
-    pub(crate) fn regions(&self) -> u64 {
-        self.regions.load(Ordering::Relaxed)
-    }
-
-    /// Those of them that ran without some of the threads.
-    pub(crate) fn short_regions(&self) -> u64 {
-        self.short_regions.load(Ordering::Relaxed)
-    }
-
-    /// How many threads sat out at once at most.
-    pub(crate) fn most_threads_out(&self) -> usize {
-        self.most_threads_out.load(Ordering::Relaxed)
+    /// How often threads sat out so far; `None` where none ever does, and before the first step.
+    pub(crate) fn benched(&self) -> Option<Benched> {
+        *self.benched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -247,10 +234,7 @@ impl Driver {
         self.gauges.requests.store(self.running.len(), Ordering::Relaxed);
         self.gauges.live_pages.store(counters.pool.live, Ordering::Relaxed);
         self.gauges.steps.store(counters.steps, Ordering::Relaxed);
-        if let Reading::Available(benched) = self.engine.benched() {
-            self.gauges.regions.store(benched.regions, Ordering::Relaxed);
-            self.gauges.short_regions.store(benched.short, Ordering::Relaxed);
-            self.gauges.most_threads_out.store(benched.most, Ordering::Relaxed);
-        }
+        let benched = self.engine.benched().available().copied();
+        *self.gauges.benched.lock().unwrap_or_else(PoisonError::into_inner) = benched;
     }
 }

@@ -76,13 +76,14 @@ async fn health(State(app): State<Arc<App>>) -> Response {
         (true, true) => (StatusCode::SERVICE_UNAVAILABLE, "draining"),
         (true, false) => (StatusCode::OK, "ok"),
     };
+    let benched = app.gauges.benched();
     let engine = json!({
         "requests": app.gauges.requests(),
         "live_pages": app.gauges.live_pages(),
         "steps": app.gauges.steps(),
-        "regions": app.gauges.regions(),
-        "short_regions": app.gauges.short_regions(),
-        "most_threads_out": app.gauges.most_threads_out(),
+        "regions": benched.map(|b| b.regions),
+        "short_regions": benched.map(|b| b.short),
+        "most_threads_out": benched.map(|b| b.most),
     });
     (status, Json(json!({"status": word, "engine": engine}))).into_response()
 }
