@@ -275,9 +275,10 @@ impl Pool {
         }
     }
 
-    /// From now on regions are those of loading: nobody begins to sit out or comes back, and [`Pool::benched`] does not count them. In
-    /// loading the caller works long by itself while the others sleep, and is found on one of their processors when they
-    /// wake: what they wait then says nothing of steps. With `aside` false they are those of steps again. What they were before.
+    /// From now on regions are those of loading: nobody begins to sit out or comes back, and [`Pool::benched`] does not
+    /// count them. In loading the caller works long by itself while the others sleep, and may be on one of their
+    /// processors when they wake: what they wait then says nothing of steps. With `aside` false they are those of steps
+    /// again. What they were before.
     pub fn set_aside(&mut self, aside: bool) -> bool {
         match &mut self.watch {
             Reading::Available(watch) => watch.set_aside(aside),
