@@ -183,6 +183,7 @@ fn an_arm_is_held_against_plan_and_configuration() {
     refused("arm.page_tokens", |r| r.arm.page_tokens = Reading::Available(16));
     refused("arm.threads", |r| r.arm.threads = Reading::Available(1));
     refused("arm.settings", |r| r.provenance.config["keep_workers"] = json!(true));
+    refused("arm.settings", |r| r.arm.settings = Some(json!({ "keep_workers": true })));
     refused("arm.settings", |r| {
         r.arm.settings = Some(json!({ "keep_workers": true }));
         r.provenance.config["keep_workers"] = json!(false);
