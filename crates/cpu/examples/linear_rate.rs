@@ -3,7 +3,8 @@
 //!
 //! `cargo run --release --workspace --example linear_rate [threads] [formats, comma separated] [level] [rows]`
 //!
-//! A format with `-a8` behind it is multiplied with activations in 8 bits, one with `-i16` with integers of 15 bits.
+//! A format with `-a8` behind it is multiplied with activations in 8 bits, one with `-a15` or `-i16` with integers of 15 bits: as the
+//! class says, or as a class in any order leaves open.
 
 use std::time::Instant;
 
@@ -41,6 +42,7 @@ fn main() {
         let (format, word) = name.split_once('-').unwrap_or((name, ""));
         let rounding = match word {
             "a8" => Rounding::Int8,
+            "a15" => Rounding::Int15,
             "i16" => Rounding::Bf16,
             _ => Rounding::F32,
         };

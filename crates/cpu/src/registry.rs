@@ -178,6 +178,7 @@ impl Registry {
             let Some([eight, sixteen]) = visit(format, LinearOf::<D>(PhantomData)) else { continue };
             let what = |word| (OpName::Linear, format, word, D::ISA);
             self.over_panels(what("a8"), (Order::Reference, Slack::F32, EIGHT_BITS), eight, best_of_dots);
+            self.over_panels(what("a15"), (Order::Reference, Slack::F32, FIFTEEN_BITS), sixteen, best_of_dots);
             self.over_panels(what("i16"), (Order::Free, Slack::Int16Blocks, SIXTEEN_BITS), sixteen, best_of_dots);
         }
     }
@@ -203,7 +204,9 @@ type Fits = fn(&Variant, &OpShape, &IsaSet) -> Fit;
 
 /// What linears over integers of 8 bits do to activations.
 const EIGHT_BITS: &[Rounding] = &[Rounding::Int8];
-/// What those over integers of 15 bits do, beside making them.
+/// What those over integers of 15 bits do, where the class says that they are made.
+const FIFTEEN_BITS: &[Rounding] = &[Rounding::Int15];
+/// What they do beside making them, where the class leaves that open.
 const SIXTEEN_BITS: &[Rounding] = &[Rounding::Bf16];
 
 /// The linears of a format on `D`: with activations in integers of 8 and of 15 bits.
@@ -246,11 +249,11 @@ fn always(_: &Variant, _: &OpShape, _: &IsaSet) -> Fit {
     Fit::Best
 }
 
-/// Whether the weight of a call lies in panels: in packed formats, for 8-bit activations and in classes in any order. Class
+/// Whether the weight of a call lies in panels: in packed formats, for activations in integers and in classes in any order. Class
 /// and format alone say so, so that all who read a weight agree, whatever the bucket.
 fn in_panels(s: &OpShape) -> bool {
     let packed = s.format.is_some_and(|f| Coding::of(f).is_some());
-    packed && s.rounding.is_some_and(|r| r == Rounding::Int8 || s.order == Order::Free)
+    packed && s.rounding.is_some_and(|r| r.is_integer() || s.order == Order::Free)
 }
 
 /// Kernels that read a matrix as the file has it.

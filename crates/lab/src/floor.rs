@@ -58,7 +58,7 @@ impl CeilingKind {
 
 /// The ceiling of the operations of a class: products with sums in any order are no F32 multiply-adds.
 pub fn flop_ceiling(class: Class) -> &'static str {
-    if class.rounding == Rounding::Int8 {
+    if class.rounding.is_integer() {
         return INT8_CEILING;
     }
     match class.order {

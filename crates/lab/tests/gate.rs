@@ -71,7 +71,7 @@ fn missed(report: &GateReport) -> Vec<&str> {
 fn honest_runs_pass_under_every_storage_and_class() {
     let scene = Scene::new(LENGTHS);
     for plan in ["recompute", "kv-cache", "capacity-cache", "paged"] {
-        for class in ["f32", "w4a16", "w4a16-free", "w4a8"] {
+        for class in ["f32", "w4a16", "w4a16-free", "w4a8", "w4a15"] {
             let report = scene.judge(&scene.rig(plan, class), |_| {});
             assert!(report.misses.is_empty(), "{plan} {class}: {:?}", report.misses);
             let has = |name: &str| report.checks.iter().any(|c| c.name == name && c.compared > 0);

@@ -218,7 +218,7 @@ fn deterministic_gives_the_same_bits_alone_and_in_a_burst() {
         ClockedRequest::drawn(lengths, model.config().vocab, seed).unwrap().prompt
     };
     let prompts: Vec<Vec<u32>> = [33, 1, 18, 7, 40].into_iter().zip(1..).map(drawn).collect();
-    for class in ["w4a16", "w4a8"] {
+    for class in ["w4a16", "w4a8", "w4a15"] {
         let engine = |max_sequences, max_rows| {
             let plan = PlanSpec::find("deterministic").unwrap();
             let config = EngineConfig {

@@ -119,7 +119,7 @@ fn turns_draw_what_one_turn_draws_and_a_short_run_leaves_nothing_behind() {
 #[test]
 fn every_sequence_passes_the_gate_in_every_kind_of_class() {
     let scene = Scene::new(Lengths { depth: 5, ..LENGTHS });
-    for class in ["f32", "w4a16", "w4a16-free", "w4a8"] {
+    for class in ["f32", "w4a16", "w4a16-free", "w4a8", "w4a15"] {
         let report = scene.judged(&scene.rig("paged", class), |_| {});
         assert!(report.misses.is_empty(), "{class}: {:?}", report.misses);
         let compared = |name: &str| report.checks.iter().find(|c| c.name == name).map_or(0, |c| c.compared);

@@ -297,8 +297,10 @@ pub fn describe(s: &OpShape) -> String {
     if let Some(format) = s.format {
         text += &format!(", {format}");
     }
-    if s.rounding == Some(Rounding::Int8) {
-        text += ", 8-bit activations";
+    match s.rounding {
+        Some(Rounding::Int8) => text += ", 8-bit activations",
+        Some(Rounding::Int15) => text += ", 15-bit activations",
+        Some(Rounding::F32 | Rounding::Bf16) | None => {}
     }
     text
 }

@@ -15,13 +15,21 @@ pub enum Rounding {
     /// Activations become 8-bit integers, 32 of a row under one scale; products and the sums of a group are integers: see
     /// [`crate::reference::int8`].
     Int8,
+    /// Activations are rounded to BF16 and become 15-bit integers, 32 of a row under one scale; products and the sums of a
+    /// group are integers: see [`crate::reference::int16`].
+    Int15,
 }
 
 impl Rounding {
     /// Those that leave numbers in floating point, in which every weight format can be multiplied.
     pub const FLOATING: &'static [Rounding] = &[Rounding::F32, Rounding::Bf16];
     /// All of them.
-    pub const ALL: &'static [Rounding] = &[Rounding::F32, Rounding::Bf16, Rounding::Int8];
+    pub const ALL: &'static [Rounding] = &[Rounding::F32, Rounding::Bf16, Rounding::Int8, Rounding::Int15];
+
+    /// Whether activations become integers, which meet the codes of packed weights and no others.
+    pub const fn is_integer(self) -> bool {
+        matches!(self, Rounding::Int8 | Rounding::Int15)
+    }
 }
 
 impl fmt::Display for Rounding {
@@ -30,6 +38,7 @@ impl fmt::Display for Rounding {
             Rounding::F32 => "f32",
             Rounding::Bf16 => "bf16",
             Rounding::Int8 => "int8",
+            Rounding::Int15 => "int15",
         })
     }
 }
@@ -63,7 +72,7 @@ pub struct Class {
 }
 
 /// The classes that are built, in the order they are listed to people.
-pub const CLASSES: [Class; 9] = [
+pub const CLASSES: [Class; 11] = [
     Class {
         name: "f32",
         rounding: Rounding::F32,
@@ -107,6 +116,20 @@ pub const CLASSES: [Class; 9] = [
         summary: "weights stay packed in 6 or 8 bits, activations in 8 bits by 32, integer sums in a group, KV BF16",
     },
     Class {
+        name: "w4a15",
+        rounding: Rounding::Int15,
+        kv: DType::BF16,
+        order: Order::Reference,
+        summary: "weights stay packed in 4 or 5 bits, activations in 15 bits by 32, integer sums in a group, KV BF16",
+    },
+    Class {
+        name: "w8a15",
+        rounding: Rounding::Int15,
+        kv: DType::BF16,
+        order: Order::Reference,
+        summary: "weights stay packed in 6 or 8 bits, activations in 15 bits by 32, integer sums in a group, KV BF16",
+    },
+    Class {
         name: "bf16-free",
         rounding: Rounding::Bf16,
         kv: DType::BF16,
@@ -131,8 +154,9 @@ pub const CLASSES: [Class; 9] = [
 
 /// What the name of a class of [`Order::Free`] adds to that of the class of the same weights.
 const FREE: &str = "-free";
-/// How the names of classes with 8-bit activations end, and those of the classes of the same weights without.
-const EIGHT_BIT_ACTIVATIONS: [&str; 2] = ["a8", "a16"];
+/// How the names of classes end whose activations become integers, and those of the classes of the same weights without.
+const INTEGER_ACTIVATIONS: [&str; 2] = ["a8", "a15"];
+const NO_INTEGERS: &str = "a16";
 
 impl Class {
     /// The class of that name.
@@ -151,11 +175,11 @@ impl Class {
         Err(Fault::new("class", format!("one of {}", names.join(", ")), found))
     }
 
-    /// The class of the same weights that nobody has to ask for: in the reference's order, activations not in 8 bits.
+    /// The class of the same weights that nobody has to ask for: in the reference's order, activations not in integers.
     pub fn plain(self) -> Self {
         let ordered = self.name.strip_suffix(FREE).unwrap_or(self.name);
-        let [short, whole] = EIGHT_BIT_ACTIVATIONS;
-        let name = ordered.strip_suffix(short).map_or_else(|| ordered.to_string(), |w| format!("{w}{whole}"));
+        let weights = INTEGER_ACTIVATIONS.iter().find_map(|ending| ordered.strip_suffix(ending));
+        let name = weights.map_or_else(|| ordered.to_string(), |weights| format!("{weights}{NO_INTEGERS}"));
         CLASSES.into_iter().find(|c| c.name == name).unwrap_or(self)
     }
 
@@ -254,10 +278,12 @@ mod tests {
     }
 
     #[test]
-    fn eight_bit_activations_are_for_packed_weights_alone() {
-        for (name, plain) in [("w4a8", "w4a16"), ("w8a8", "w8a16")] {
+    fn integer_activations_are_for_packed_weights_alone() {
+        let eight = [("w4a8", "w4a16"), ("w8a8", "w8a16")].map(|names| (names, Rounding::Int8));
+        let fifteen = [("w4a15", "w4a16"), ("w8a15", "w8a16")].map(|names| (names, Rounding::Int15));
+        for ((name, plain), rounding) in eight.into_iter().chain(fifteen) {
             let class = Class::by_name(name).unwrap();
-            assert_eq!((class.plain().name, class.rounding), (plain, Rounding::Int8));
+            assert_eq!((class.plain().name, class.rounding), (plain, rounding));
             assert!(class.admits(Format::Q6K).is_ok() && class.admits(Format::BF16).is_err());
         }
         assert_eq!(Class::by_name("bf16").unwrap().plain().name, "bf16");

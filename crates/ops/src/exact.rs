@@ -113,7 +113,9 @@ impl Taken {
             return Self { value: x.value.clone(), open };
         }
         // Numbers of a device are F32; where they are known, so is `v`.
-        let taken = |v: f64| if rounding == Rounding::Bf16 { f64::from(round_bf16(v as f32)) } else { v };
+        let in_blocks = rounding == Rounding::Int15 || slack == Slack::Int16Blocks;
+        let bf16 = rounding == Rounding::Bf16 || rounding == Rounding::Int15;
+        let taken = |v: f64| if bf16 { f64::from(round_bf16(v as f32)) } else { v };
         let value: Vec<f64> = x.value.iter().map(|v| taken(*v)).collect();
         let apart = |i: usize| {
             let (v, limit) = (x.value[i], x.limit[i]);
@@ -122,7 +124,7 @@ impl Taken {
         let open = (0..value.len()).filter(|i| x.limit[*i] != 0.0).map(|i| (i, apart(i)));
         let open = open.filter(|(_, by)| *by != 0.0).collect();
         let taken = Self { value, open };
-        if slack == Slack::Int16Blocks { taken.in_blocks() } else { taken }
+        if in_blocks { taken.in_blocks() } else { taken }
     }
 
     /// As integers of 15 bits. Where one number of a block is open, so is the step of all.
@@ -429,12 +431,14 @@ mod tests {
         let mut x = vec![1.0f32; int16::BLOCK + 1];
         (x[1], x[int16::BLOCK]) = (0.001, 0.001);
         let of = |x: &Bounds| Taken::new(x, Rounding::Bf16, Slack::Int16Blocks);
+        let by_class = |x: &Bounds| Taken::new(x, Rounding::Int15, Slack::F32);
         let mut known = Bounds::exactly(&x);
         let taken = of(&known);
         let step = 1.0 / 8192.0;
         assert_eq!((taken.value[0], taken.value[1]), (1.0, 8.0 * step));
         assert_eq!(taken.value[int16::BLOCK], f64::from(round_bf16(0.001)), "the largest of its own block");
         assert_eq!(taken.open, []);
+        assert_eq!((by_class(&known).value, by_class(&known).open), (taken.value, taken.open), "the class says the same");
         known.limit[0] = 0.01;
         let open = of(&known).open;
         assert_eq!(open.len(), int16::BLOCK, "one block is open, the other is not");

@@ -258,8 +258,8 @@ impl ForwardPlan {
             Op::Rope { x, heads } => self.expect(*x, *heads as usize * 2 * self.rope.inv_freq.len(), RowSpace::All),
             Op::Linear { x, weight, bias, rounding, out, .. } => {
                 let w = self.info(*weight)?;
-                if *rounding == Rounding::Int8 && Coding::of(w.format).is_none() {
-                    let expected = "a packed format, whose codes are multiplied with 8-bit activations";
+                if rounding.is_integer() && Coding::of(w.format).is_none() {
+                    let expected = format!("a packed format, whose codes are multiplied with activations in {rounding}");
                     return Err(Fault::new(format!("weight {}", w.name), expected, w.format.to_string()));
                 }
                 self.expect(*x, w.cols, self.space(*x)?)?;

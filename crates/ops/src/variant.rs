@@ -146,8 +146,10 @@ pub fn cost(op: OpName, s: &OpShape) -> Cost {
     let of = |bytes, flops| Cost { bytes, flops, int8_ops: 0 };
     match op {
         OpName::Embedding => of(rows * row_bytes(s.n), 0),
-        OpName::Linear if s.rounding == Some(Rounding::Int8) => {
-            Cost { int8_ops: 2 * rows * n * k, ..of(n * row_bytes(s.k), 0) }
+        OpName::Linear if s.rounding.is_some_and(Rounding::is_integer) => {
+            // Integers of 15 bits are two bytes.
+            let planes = if s.rounding == Some(Rounding::Int15) { 2 } else { 1 };
+            Cost { int8_ops: 2 * planes * rows * n * k, ..of(n * row_bytes(s.k), 0) }
         }
         OpName::Linear => of(n * row_bytes(s.k), 2 * rows * n * k),
         OpName::RmsNorm | OpName::HeadNorm => of(0, 4 * rows * n),

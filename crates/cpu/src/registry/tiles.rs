@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use tare_core::Format;
 use tare_ops::{Fit, Isa, IsaSet, OpName, OpShape, Order, Rounding, Slack, Variant};
 
-use super::{Entry, Integers, Registry};
+use super::{Entry, FIFTEEN_BITS, Integers, Registry};
 use crate::coded::{Coded, UNIT, Visit, visit};
 use crate::dots::Dots;
 use crate::dots::tiles::{self as dot_tiles, DotTiles, TOGETHER};
@@ -79,13 +79,15 @@ impl Registry {
         r
     }
 
-    /// The linears written over [`DotTiles`], for one instruction set.
+    /// The linears written over [`DotTiles`], for one instruction set. Where sums have any order, more rows than one product
+    /// takes are for tiles of BF16.
     pub(super) fn integers_in_tiles<T: DotTiles>(&mut self) {
         for format in Format::ALL {
             let Some(integers) = visit(format, IntegersOf::<T>(PhantomData)) else { continue };
-            let (what, how) =
-                ((OpName::Linear, format, "i16.tiles", T::ISA), (Order::Free, Slack::Int16Blocks, IN_BF16));
-            self.over_panels(what, how, Entry::LinearInt(integers), some_rows);
+            let what = |word| (OpName::Linear, format, word, T::ISA);
+            let (open, stated) = ((Order::Free, Slack::Int16Blocks, IN_BF16), (Order::Reference, Slack::F32, FIFTEEN_BITS));
+            self.over_panels(what("i16.tiles"), open, Entry::LinearInt(integers), some_rows);
+            self.over_panels(what("a15.tiles"), stated, Entry::LinearInt(integers), many_rows);
         }
     }
 

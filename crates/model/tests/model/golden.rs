@@ -140,6 +140,9 @@ fn rounding_classes_stay_close_to_f32() {
         (goldens().join("gguf/qwen3-b32-tiny-Q4_1.gguf"), "w4a8"),
         (goldens().join("gguf/qwen3-k-tiny-Q4_K.gguf"), "w4a8"),
         (goldens().join("gguf/llama-tiny-Q8_0.gguf"), "w8a8"),
+        (goldens().join("mlx/qwen3-tiny-4bit-g32"), "w4a15"),
+        (goldens().join("gguf/qwen3-k-tiny-Q4_K.gguf"), "w4a15"),
+        (goldens().join("gguf/llama-tiny-Q8_0.gguf"), "w8a15"),
     ];
     for (path, class) in cases {
         let model = open(&path);

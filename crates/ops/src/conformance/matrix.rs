@@ -45,9 +45,9 @@ const BLOCKED: [Linear; 10] = [
 const WIDE: [(usize, usize, usize); 6] =
     [(1, 70, 1280), (2, 9, 3072), (7, 20, 2304), (16, 17, 1280), (8, 33, 768), (4, 18, 512)];
 
-/// With activations in 8 bits: rows and outputs beyond what a kernel takes together, an odd number of blocks, and columns of
-/// many groups.
-const INT8: [Linear; 3] = [linear(9, 40, 5), linear(70, 18, 1), linear(2, 33, 7)];
+/// With activations in integers: rows and outputs beyond what a kernel takes together, an odd number of blocks, and columns
+/// of many groups.
+const INTEGERS: [Linear; 4] = [linear(9, 40, 5), linear(70, 18, 1), linear(2, 33, 7), linear(6, 21, 9)];
 
 /// Plain formats have any number of columns: on both sides of 16 and 32.
 const PLAIN_COLUMNS: [usize; 10] = [1, 15, 16, 17, 31, 33, 48, 100, 64, 576];
@@ -87,12 +87,14 @@ fn linears(format: Format, seed: u64) -> Vec<Case> {
     let tiled = matches!(format, Format::BF16 | Format::Q8_0 | Format::Affine { bits: AffineBits::Four, group: 64 });
     let tiled = TILED.iter().zip(&TILED_COLUMNS).zip(seed + 200..).filter(|_| tiled);
     let tiled = tiled.map(|((l, plain), seed)| linear_case(format, columns(plain, l), l, seed));
-    let int8 = BLOCKED.iter().chain(&INT8).zip(seed + 300..).filter(|_| Coding::of(format).is_some());
-    let int8 = int8.map(|(l, seed)| {
-        let l = Linear { rounding: Rounding::Int8, ..*l };
-        linear_case(format, format.block_weights() * l.blocks, &l, seed)
+    let integers = Rounding::ALL.iter().copied().filter(|r| r.is_integer() && Coding::of(format).is_some());
+    let integers = integers.enumerate().flat_map(|(i, rounding)| {
+        BLOCKED.iter().chain(&INTEGERS).zip(seed + 300 + 20 * i as u64..).map(move |(l, seed)| {
+            let l = Linear { rounding, ..*l };
+            linear_case(format, format.block_weights() * l.blocks, &l, seed)
+        })
     });
-    blocked.chain(wide).chain(tiled).chain(int8).collect()
+    blocked.chain(wide).chain(tiled).chain(integers).collect()
 }
 
 fn linear_case(format: Format, k: usize, l: &Linear, seed: u64) -> Case {
@@ -117,7 +119,8 @@ fn linear_case(format: Format, k: usize, l: &Linear, seed: u64) -> Case {
 
 /// Tokens out of order and repeated, the first and the last row of the table among them.
 fn embeddings(format: Format, seed: u64) -> Vec<Case> {
-    // The table may also be the head: of a linear with 8-bit activations or in a class in any order, whose layout it then has.
+    // The table may also be the head: of a linear with activations in integers or in a class in any order, whose layout it
+    // then has.
     let case = |rows: usize, vocab: usize, cols: usize, head: Option<Rounding>| {
         let mut noise = Noise::new(seed + rows as u64);
         let word = head.map_or_else(String::new, |rounding| format!("_head_{rounding}"));
@@ -145,6 +148,7 @@ fn embeddings(format: Format, seed: u64) -> Vec<Case> {
             case(8, 7, 2 * block, None),
             case(1, 1, block, Some(Rounding::Int8)),
             case(9, 37, 3 * block, Some(Rounding::Int8)),
+            case(5, 19, 3 * block, Some(Rounding::Int15)),
             case(7, 21, 2 * block, Some(Rounding::Bf16)),
         ],
     }

@@ -45,7 +45,7 @@ pub fn outputs(weight: &Weight, of: Range<usize>, x: &[f32], epilogue: Epilogue<
     }
 }
 
-/// What the arithmetic class does to activations before they are multiplied, in place. [`Rounding::Int8`] leaves them to
+/// What the arithmetic class does to activations before they are multiplied, in place. Integers are left to
 /// [`blocks::linear`](super::blocks::linear).
 pub fn round(rounding: Rounding, x: &mut [f32]) {
     if rounding == Rounding::Bf16 {

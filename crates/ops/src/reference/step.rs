@@ -117,7 +117,11 @@ impl Step<'_> {
         let mut from = self.buffers[x.0 as usize][..self.rows(*x) * self.width(*x)].to_vec();
         linear::round(*rounding, &mut from);
         let mut to = self.take(*out);
-        let product = if *rounding == Rounding::Int8 { blocks::linear::<i8> } else { linear::linear };
+        let product = match rounding {
+            Rounding::Int8 => blocks::linear::<i8>,
+            Rounding::Int15 => blocks::linear::<i16>,
+            Rounding::F32 | Rounding::Bf16 => linear::linear,
+        };
         product(&self.weights[weight.0 as usize], &from, epilogue, &mut to);
         self.buffers[out.0 as usize] = to;
     }

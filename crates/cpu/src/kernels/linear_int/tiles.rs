@@ -1,11 +1,11 @@
-//! The same products for five to eight rows of x in two planes, all at once in tiles.
+//! The same products for five rows of x and more in two planes, eight at once in tiles.
 //!
-//! math, shapes, layout, preconditions: those of [`linear_int`](super), for up to eight rows
+//! math, shapes, layout, preconditions: those of [`linear_int`](super)
 //! precision: as there: sums of integers are exact, and what follows them is done in the same order
-//! cost: the panels once; 4 T n k operations
+//! cost: the panels once for 128 rows of x; 4 T n k operations
 //! tolerance: the bits of [`linear_int`](super), for every T and thread count
-//! wins: five to eight rows: a product of tiles takes the place of many instructions, and codes become bytes in fewer steps than BF16
-//! loses: fewer rows; more than eight, of which tiles of BF16 take 16 at a time; one plane, where what becomes of the sums takes as long as the products that tiles save
+//! wins: five rows and more: a product of tiles takes the place of many instructions, and codes become bytes in fewer steps than BF16
+//! loses: fewer rows; more than eight in a class in any order, of which tiles of BF16 take 16 at a time; one plane, where what becomes of the sums takes as long as the products that tiles save
 //! fallback: [`linear_int`](super)
 //! evidence: none yet
 //! source: activations as A, since a product takes as long as A has rows, by our own probe
@@ -19,7 +19,7 @@ use std::ops::Range;
 
 use super::{LinearInt, LinearIntFn, Place};
 use crate::coded::{Coded, ROWS, Scales, UNIT};
-use crate::codes::Block;
+use crate::codes::{Block, TILE};
 use crate::dots::tiles::{DotTileKernel, DotTiles, SUMS, TOGETHER};
 use crate::dots::{DotTileLanes, Dots};
 use crate::lanes::Lanes;
@@ -27,6 +27,8 @@ use crate::pool::Region;
 
 /// Rows from which on products in tiles are faster.
 pub const LEAST: usize = 5;
+/// Rows of x that meet a panel before the next one is read: so many have room in the cache of a core beside it.
+const CHUNK: usize = 2 * TILE;
 /// Units of a turn: no group of weights is longer.
 const TURN: usize = 4;
 /// Bytes of an integer of x.
@@ -34,7 +36,7 @@ const PLANES: usize = 2;
 /// Products of a turn: of two planes of two halves of a unit.
 const MOST: usize = 2 * PLANES * TURN;
 
-/// The kernel of format `F` on tiles `T`, for up to eight rows in two planes.
+/// The kernel of format `F` on tiles `T`, for activations in two planes.
 pub fn kernel<T: DotTiles, F: Coded>() -> LinearIntFn {
     run::<T, F>
 }
@@ -72,10 +74,14 @@ impl<F: Coded> DotTileKernel for Share<'_, F> {
     fn run<T: DotTiles>(self, t: T) {
         let last = self.call.weight.panel(self.share.end.next_multiple_of(ROWS));
         let mut room = Room::new();
-        for n in self.share.step_by(ROWS) {
-            let place = Place { call: self.call, rows: self.rows, t: 0, n, last };
-            // SAFETY: the contract of `LinearIntFn`.
-            unsafe { place.in_tiles::<T, F>(t, &mut room) };
+        for chunk in (0..self.rows).step_by(CHUNK) {
+            for n in self.share.clone().step_by(ROWS) {
+                for first in (chunk..self.rows.min(chunk + CHUNK)).step_by(TOGETHER) {
+                    let place = Place { call: self.call, rows: self.rows, t: first, n, last };
+                    // SAFETY: the contract of `LinearIntFn`.
+                    unsafe { place.in_tiles::<T, F>(t, &mut room) };
+                }
+            }
         }
     }
 }
@@ -95,20 +101,20 @@ impl Room {
 }
 
 impl Place<'_> {
-    /// Outputs `n .. n + 16` of all rows.
+    /// Outputs `n .. n + 16` of up to eight rows from `t` on.
     ///
     /// # Safety
-    /// That of [`LinearIntFn`]; there are eight rows at the most.
+    /// That of [`LinearIntFn`]; `t` is a multiple of eight.
     #[inline(always)]
     unsafe fn in_tiles<T: DotTiles, F: Coded>(&self, t: T, room: &mut Room) {
         let (l, units) = (t.dots().lanes(), self.call.weight.units);
-        let (x, stride) = self.call.x.row::<PLANES>(0, self.rows);
+        let (x, stride) = self.call.x.row::<PLANES>(self.t, self.rows);
         let x = x.cast_const();
         let turn = |i: usize| i * TURN..units.min((i + 1) * TURN);
         let turns = units.div_ceil(TURN);
         let mut acc = [l.splat(0.0); TOGETHER];
-        // SAFETY: units of the panel and of x. Rows of x behind the last one, up to eight, are read, as `Codes` allows, and
-        // what comes of them is not stored.
+        // SAFETY: units of the panel and of x. Where fewer than eight rows are left, what lies behind the last one is read, as
+        // `Codes` allows, and what comes of it is not stored.
         unsafe {
             self.unpack::<T, F>(t, turn(0), &mut room.codes[0]);
             for i in 0..turns {
@@ -122,8 +128,8 @@ impl Place<'_> {
             }
             self.add::<T, F>(t, turn(turns - 1), (x, stride), &room.sums[(turns - 1) % 2], &mut acc);
             for (m, acc) in acc.iter().enumerate() {
-                if m < self.rows {
-                    self.call.end.store(l, m, self.n, *acc);
+                if self.t + m < self.rows {
+                    self.call.end.store(l, self.t + m, self.n, *acc);
                 }
             }
         }
@@ -146,8 +152,12 @@ impl Place<'_> {
         let (d, l) = (t.dots(), t.dots().lanes());
         for (unit, to) in units.zip(to) {
             let (codes, scales) = self.unit::<F>(unit);
-            self.ask(l, codes, F::UNIT_BYTES);
-            if unit % F::UNITS == 0 {
+            // The first rows bring the panel into cache for those of their chunk that follow.
+            let comes = self.t.is_multiple_of(CHUNK);
+            if comes {
+                self.ask(l, codes, F::UNIT_BYTES);
+            }
+            if comes && unit % F::UNITS == 0 {
                 self.ask(l, scales, self.call.weight.block_bytes - F::UNITS * F::UNIT_BYTES);
             }
             if F::BITS < 8 {
