@@ -1,7 +1,10 @@
 //! `cargo xtask aarch64`: the tests of the CPU backend on emulated Arm processors. They say whether it is right, never how fast.
 
-use crate::test::{Tally, cargo_test};
+use crate::executables::{self, Executable};
+use crate::runners;
+use crate::tally::Tally;
 use anyhow::{Result, bail};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -45,9 +48,17 @@ pub(crate) fn run(root: &Path, required: bool) -> Result<()> {
     for p in PROCESSORS {
         println!("== the processor {} of {}", p.name, tools.emulator.display());
         let before = levels.len();
-        cargo_test(&mut tools.tests(root, &p), &mut tally, |line| {
-            levels.extend(level(line).map(|found| (found.to_string(), format!("{}: {line}", p.name))));
-        })?;
+        match tools.build(root, &p) {
+            Ok(executables) => {
+                // What passing tests print says how many cases there were.
+                let emulated = |e: &Executable| e.runner(&tools.emulator(&p), &["--show-output"]);
+                for ended in runners::run(executables.iter().map(emulated).collect(), &mut tally) {
+                    let found = ended.output.lines().filter_map(|line| Some((level(line)?, line)));
+                    levels.extend(found.map(|(level, line)| (level.to_string(), format!("{}: {line}", p.name))));
+                }
+            }
+            Err(e) => tally.fail(&format!("{e:#}")),
+        }
         if levels[before..].iter().all(|(found, _)| found != p.level) {
             tally.fail(&format!("no case ran up to the level {} on the processor {}", p.level, p.name));
         }
@@ -116,18 +127,20 @@ impl Found {
 }
 
 impl Tools {
-    fn tests(&self, root: &Path, p: &Processor) -> Command {
-        let (emulator, libraries) = (self.emulator.display(), self.libraries.display());
+    /// The executables of the tests that are run on processor `p`.
+    fn build(&self, root: &Path, p: &Processor) -> Result<Vec<Executable>> {
         let mut command = crate::cargo();
         command
-            .args(["test", "--target", TARGET, "--package", "tare-cpu", "--no-fail-fast"])
+            .args(["test", "--target", TARGET, "--package", "tare-cpu"])
             .args(p.tests)
-            // What passing tests print says how many cases there were.
-            .args(["--", "--show-output"])
-            .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", &self.linker)
-            .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", format!("{emulator} -cpu {} -L {libraries}", p.name))
-            .current_dir(root);
-        command
+            .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", &self.linker);
+        executables::build(&mut command, root)
+    }
+
+    /// The emulator as processor `p`, with its arguments.
+    fn emulator(&self, p: &Processor) -> [OsString; 5] {
+        let [cpu, libraries] = ["-cpu", "-L"].map(OsString::from);
+        [self.emulator.clone().into(), cpu, p.name.into(), libraries, self.libraries.clone().into()]
     }
 }
 

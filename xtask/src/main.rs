@@ -4,7 +4,10 @@
 
 mod aarch64;
 mod check;
+mod executables;
 mod fetch;
+mod runners;
+mod tally;
 mod test;
 
 use clap::Parser;
@@ -27,7 +30,7 @@ enum Chore {
         #[arg(long, default_value_os_t = workspace().join("target/assets"))]
         dir: PathBuf,
     },
-    /// Run every test that this host can run: `cargo test --workspace` while fetching, then the tests that needed it.
+    /// Run every test that this host can run, some programs at a time: all that need nothing fetched, then those that do.
     Test {
         /// Fail at the end when the assets cannot be had, instead of skipping the tests that read them.
         #[arg(long)]
