@@ -6,7 +6,7 @@ use tare_cuda::ceilings as device;
 use tare_evidence::floor::{Demand, Demands, Resource};
 use tare_formats::ModelConfig;
 use tare_model::planner::op_shape;
-use tare_ops::{Bucket, Class, Cost, ForwardPlan, OpCall, OpName, OpShape, Order, Rounding, variant::cost};
+use tare_ops::{Bucket, Class, Cost, ForwardPlan, OpCall, OpName, OpShape, Order, variant::cost};
 use tare_probe::Ceilings;
 
 use crate::work::ClockedRequest;

@@ -438,7 +438,11 @@ mod tests {
         assert_eq!((taken.value[0], taken.value[1]), (1.0, 8.0 * step));
         assert_eq!(taken.value[int16::BLOCK], f64::from(round_bf16(0.001)), "the largest of its own block");
         assert_eq!(taken.open, []);
-        assert_eq!((by_class(&known).value, by_class(&known).open), (taken.value, taken.open), "the class says the same");
+        assert_eq!(
+            (by_class(&known).value, by_class(&known).open),
+            (taken.value, taken.open),
+            "the class says the same"
+        );
         known.limit[0] = 0.01;
         let open = of(&known).open;
         assert_eq!(open.len(), int16::BLOCK, "one block is open, the other is not");

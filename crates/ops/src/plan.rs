@@ -259,7 +259,8 @@ impl ForwardPlan {
             Op::Linear { x, weight, bias, rounding, out, .. } => {
                 let w = self.info(*weight)?;
                 if rounding.is_integer() && Coding::of(w.format).is_none() {
-                    let expected = format!("a packed format, whose codes are multiplied with activations in {rounding}");
+                    let expected =
+                        format!("a packed format, whose codes are multiplied with activations in {rounding}");
                     return Err(Fault::new(format!("weight {}", w.name), expected, w.format.to_string()));
                 }
                 self.expect(*x, w.cols, self.space(*x)?)?;

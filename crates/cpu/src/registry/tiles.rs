@@ -85,7 +85,8 @@ impl Registry {
         for format in Format::ALL {
             let Some(integers) = visit(format, IntegersOf::<T>(PhantomData)) else { continue };
             let what = |word| (OpName::Linear, format, word, T::ISA);
-            let (open, stated) = ((Order::Free, Slack::Int16Blocks, IN_BF16), (Order::Reference, Slack::F32, FIFTEEN_BITS));
+            let (open, stated) =
+                ((Order::Free, Slack::Int16Blocks, IN_BF16), (Order::Reference, Slack::F32, FIFTEEN_BITS));
             self.over_panels(what("i16.tiles"), open, Entry::LinearInt(integers), some_rows);
             self.over_panels(what("a15.tiles"), stated, Entry::LinearInt(integers), many_rows);
         }

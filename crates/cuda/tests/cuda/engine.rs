@@ -71,11 +71,7 @@ fn same_as_the_reference((model, budgets): (&str, &[usize]), backend: impl Fn() 
 
 /// A class that adds in any order gives logits near those of the reference. Nothing that was drawn is fed back, since a near
 /// tie may go either way. The farthest that was seen is 0.21, in tiles whose weights are rounded to BF16 as well.
-fn close_to_the_reference(
-    (model, class): (&str, &str),
-    budgets: &[usize],
-    backend: impl Fn() -> Box<dyn Backend>,
-) {
+fn close_to_the_reference((model, class): (&str, &str), budgets: &[usize], backend: impl Fn() -> Box<dyn Backend>) {
     let model = Model::open(model).unwrap();
     let vocab = model.config().vocab as u32;
     let asked = |n: u32, seed: u32| {

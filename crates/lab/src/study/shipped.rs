@@ -1,7 +1,7 @@
 //! The studies inside the binary.
 
 /// Name and TOML, in the order of `tare study --list`.
-pub(super) const STUDIES: [(&str, &str); 33] = [
+pub(super) const STUDIES: [(&str, &str); 34] = [
     ("aa-duet", include_str!("../../../../studies/aa-duet.toml")),
     ("aa-balanced", include_str!("../../../../studies/aa-balanced.toml")),
     ("sit-out", include_str!("../../../../studies/sit-out.toml")),
@@ -27,6 +27,7 @@ pub(super) const STUDIES: [(&str, &str); 33] = [
     ("cpu-own-w8", include_str!("../../../../studies/cpu-own-w8.toml")),
     ("cpu-4b-q4_0", include_str!("../../../../studies/cpu-4b-q4_0.toml")),
     ("cpu-4b-prefill-512-w4g128", include_str!("../../../../studies/cpu-4b-prefill-512-w4g128.toml")),
+    ("cpu-4b-prefill-512-q4_0", include_str!("../../../../studies/cpu-4b-prefill-512-q4_0.toml")),
     ("cpu-8k-q4_0", include_str!("../../../../studies/cpu-8k-q4_0.toml")),
     ("cpu-rows-8-q4_0", include_str!("../../../../studies/cpu-rows-8-q4_0.toml")),
     ("cpu-rows-8-q8_0", include_str!("../../../../studies/cpu-rows-8-q8_0.toml")),
