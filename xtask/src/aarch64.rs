@@ -52,7 +52,8 @@ pub(crate) fn run(root: &Path, required: bool) -> Result<()> {
             Ok(executables) => {
                 // What passing tests print says how many cases there were.
                 let emulated = |e: &Executable| e.runner(&tools.emulator(&p), &["--show-output"]);
-                for ended in runners::run(executables.iter().map(emulated).collect(), &mut tally) {
+                for ended in runners::run(executables.iter().map(emulated).collect()) {
+                    ended.count(&mut tally);
                     let found = ended.output.lines().filter_map(|line| Some((level(line)?, line)));
                     levels.extend(found.map(|(level, line)| (level.to_string(), format!("{}: {line}", p.name))));
                 }

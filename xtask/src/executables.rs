@@ -1,4 +1,5 @@
-//! The test executables of a workspace: built by one call of cargo, found in its messages, run as `cargo test` runs them.
+//! The test executables of a workspace: built by one call of cargo, found in its messages, run as `cargo test` runs them but for
+//! `CARGO_PKG_*`, which they have at compile time alone.
 
 use crate::runners::Runner;
 use anyhow::{Context, Result, bail};
@@ -215,7 +216,8 @@ mod tests {
         let executables = build().unwrap();
         assert!(executables[0].name.ends_with("tests/starts.rs") && executables[1].name.ends_with("src/main.rs"));
         let mut tally = Tally::default();
-        runners::run(executables.iter().map(|e| e.runner(&[], &[])).collect(), &mut tally);
+        let ended = runners::run(executables.iter().map(|e| e.runner(&[], &[])).collect());
+        ended.iter().for_each(|e| e.count(&mut tally));
         assert_eq!((executables.len(), tally.to_string().as_str()), (2, "1 passed, 1 failed, 1 skipped"));
         write("tests/starts.rs", "#[test]\nfn starts() { broken_on_purpose() }\n");
         let e = build().unwrap_err().to_string();

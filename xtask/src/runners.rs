@@ -4,15 +4,18 @@ use crate::tally::Tally;
 use anyhow::{Context, Result};
 use std::cmp::Reverse;
 use std::fmt;
-use std::io::Read;
+use std::io::{PipeReader, Read};
 use std::process::{Command, ExitStatus, Stdio};
-use std::sync::{Mutex, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// How many run at once on a host with many processors. Each one's tests are spread over all of them already; further
 /// runners only fill what the others leave idle towards their end, and every one takes memory.
 const MOST_AT_ONCE: usize = 4;
+
+/// How long what a runner wrote is waited for when it has ended.
+const GRACE: Duration = Duration::from_secs(2);
 
 /// How many runners are named with their times at the end.
 const SLOWEST: usize = 10;
@@ -29,7 +32,7 @@ pub(crate) struct Runner {
 /// A runner that has ended.
 #[derive(Debug)]
 pub(crate) struct Ended {
-    name: String,
+    pub(crate) name: String,
     /// From its start to its end.
     took: Duration,
     /// What it wrote, to stdout and stderr in the order of writing.
@@ -45,8 +48,8 @@ enum Event {
 }
 
 /// Runs all of `runners`, begun in their order and as many at once as the host has processors, up to [`MOST_AT_ONCE`], and
-/// prints and counts each when it has ended. Returns them in the order of their ends.
-pub(crate) fn run(runners: Vec<Runner>, tally: &mut Tally) -> Vec<Ended> {
+/// prints each when it has ended. Returns them in the order of their ends.
+pub(crate) fn run(runners: Vec<Runner>) -> Vec<Ended> {
     let at_once = thread::available_parallelism().map_or(1, usize::from).min(MOST_AT_ONCE);
     let mut all = Vec::new();
     side_by_side(runners, at_once, |event| match event {
@@ -54,7 +57,6 @@ pub(crate) fn run(runners: Vec<Runner>, tally: &mut Tally) -> Vec<Ended> {
         Event::Ended(ended) => {
             // One call, so that no other thread of this program prints in between.
             print!("{ended}");
-            tally.add(&ended.name, &ended.output, ended.succeeded(), &ended.how());
             all.push(ended);
         }
     });
@@ -97,22 +99,49 @@ impl Runner {
     }
 
     fn outcome(&mut self, output: &mut Vec<u8>) -> Result<ExitStatus> {
-        let (mut reader, writer) = std::io::pipe().context("making a pipe")?;
+        let (reader, writer) = std::io::pipe().context("making a pipe")?;
         // Nobody could tell which of several programs asks. The group stays that of this program, so that Ctrl-C at a
         // terminal ends all.
         let command = self.command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
         let mut child = command.spawn().context("it could not be started")?;
         // The pipe ends when nobody can write: our own ends must go.
         command.stdout(Stdio::null()).stderr(Stdio::null());
-        reader.read_to_end(output).context("reading its output")?;
-        child.wait().context("waiting for its end")
+        let (written, over) = gather(reader);
+        let status = child.wait().context("waiting for its end")?;
+        // A process that a test left behind may hold the pipe open for as long as it lives.
+        let ended = over.recv_timeout(GRACE).is_ok();
+        output.append(&mut written.lock().expect("whoever gathers does not panic"));
+        if !ended {
+            output.extend_from_slice(b"a process that it started outlives it; what that writes is not shown\n");
+        }
+        Ok(status)
     }
+}
+
+/// Reads to the end of a pipe in a thread of its own: what came so far, and word when nobody can write any more.
+fn gather(mut pipe: PipeReader) -> (Arc<Mutex<Vec<u8>>>, mpsc::Receiver<()>) {
+    let (written, (done, over)) = (Arc::new(Mutex::new(Vec::new())), mpsc::channel());
+    let to = Arc::clone(&written);
+    thread::spawn(move || {
+        let mut some = [0; 8192];
+        while let Ok(n @ 1..) = pipe.read(&mut some) {
+            to.lock().expect("whoever takes it does not panic").extend_from_slice(&some[..n]);
+        }
+        // Nobody waits for it any more after the grace.
+        let _ = done.send(());
+    });
+    (written, over)
 }
 
 impl Ended {
     /// Whether it says that all is well.
     fn succeeded(&self) -> bool {
         self.outcome.as_ref().is_ok_and(ExitStatus::success)
+    }
+
+    /// Adds what its tests did to `tally`.
+    pub(crate) fn count(&self, tally: &mut Tally) {
+        tally.add(&self.name, &self.output, self.succeeded(), &self.how());
     }
 
     fn how(&self) -> String {
@@ -193,13 +222,22 @@ mod tests {
     fn what_dies_or_cannot_be_started_is_a_failure_and_the_others_run() {
         let absent = Runner { name: "absent".into(), command: Command::new("no-such-program-of-tare") };
         let mut tally = Tally::default();
-        let ended =
-            run(vec![shell("dies", "echo running 1 test; kill -9 $$"), absent, shell("passes", OK)], &mut tally);
+        let ended = run(vec![shell("dies", "echo running 1 test; kill -9 $$"), absent, shell("passes", OK)]);
+        ended.iter().for_each(|e| e.count(&mut tally));
         assert_eq!(tally.to_string(), "1 passed, 2 failed, 0 skipped");
         let of = |name: &str| ended.iter().find(|e| e.name == name).unwrap();
         assert!(!of("dies").succeeded() && of("dies").how().contains("signal: 9"), "{}", of("dies"));
         assert!(!of("absent").succeeded() && of("absent").how().contains("could not be started"), "{}", of("absent"));
         assert!(of("passes").succeeded());
+    }
+
+    #[test]
+    fn what_outlives_a_runner_is_not_waited_for() {
+        let ended = shell("a", "echo 1; sleep 60 & echo 2").run();
+        let lines: Vec<&str> = ended.output.lines().collect();
+        assert_eq!(lines[..2], ["1", "2"]);
+        assert!(ended.succeeded() && lines[2].contains("outlives it"), "{ended}");
+        assert!(ended.took < Duration::from_secs(50), "{ended}");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::executables::{self, Executable};
 use crate::fetch;
-use crate::runners::{self, Runner};
+use crate::runners::{self, Ended, Runner};
 use crate::tally::Tally;
 use anyhow::{Result, bail};
 use std::path::Path;
@@ -13,7 +13,7 @@ use std::path::Path;
 /// When a test fails, the tests do not build, or `require_assets` is set and the assets cannot be had: the other tests run all
 /// the same.
 pub(crate) fn run(root: &Path, require_assets: bool) -> Result<()> {
-    // The first tests read nothing of it, and a network and a compiler do not wait for each other.
+    // A network and a compiler do not wait for each other.
     let dir = root.join("target/assets");
     let fetching = std::thread::spawn(move || fetch::run(&dir));
     let mut tally = Tally::default();
@@ -21,20 +21,22 @@ pub(crate) fn run(root: &Path, require_assets: bool) -> Result<()> {
         tally.fail(&format!("{e:#}"));
         Vec::new()
     });
-    let mut ended = runners::run(first(root, &executables), &mut tally);
     let assets = fetching.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     if let (Err(e), true) = (&assets, require_assets) {
         tally.fail(&format!("the assets are required: {e:#}"));
     }
-    let mut unread = 0;
     if let Err(e) = &assets {
         println!("SKIPPING the tests that read fetched assets: {e:#}");
-    } else if !executables.is_empty() {
-        let mut fetched = Tally::default();
-        let reading = executables.iter().map(|e| e.runner(&[], &["--ignored", "fetched_"])).collect();
-        ended.extend(runners::run(reading, &mut fetched));
-        tally.take_over(&fetched);
-        unread = if fetched.ran() == 0 { 1 } else { tally.without_their_assets() };
+    }
+    let ended = runners::run(all(root, &executables, assets.is_ok()));
+    let (fetched, plain): (Vec<&Ended>, Vec<&Ended>) = ended.iter().partition(|e| reads_assets(&e.name));
+    plain.into_iter().for_each(|e| e.count(&mut tally));
+    let mut unread = 0;
+    if !fetched.is_empty() {
+        let mut second = Tally::default();
+        fetched.into_iter().for_each(|e| e.count(&mut second));
+        tally.take_over(&second);
+        unread = if second.ran() == 0 { 1 } else { tally.without_their_assets() };
     }
     print!("{}", runners::in_short(&ended));
     tally.print_skipped();
@@ -47,14 +49,24 @@ pub(crate) fn run(root: &Path, require_assets: bool) -> Result<()> {
     tally.verdict()
 }
 
-/// Every test but those that are ignored. Nothing where nothing was built: the doc tests would only say why again.
-fn first(root: &Path, executables: &[Executable]) -> Vec<Runner> {
+/// How tests that read fetched assets are asked for: they are ignored else.
+const READING: [&str; 2] = ["--ignored", "fetched_"];
+
+fn reads_assets(name: &str) -> bool {
+    name.ends_with(&READING.join(" "))
+}
+
+/// Every test but those that are ignored, and with `assets` those that read them. Nothing where nothing was built: the doc tests
+/// would only say why again.
+fn all(root: &Path, executables: &[Executable], assets: bool) -> Vec<Runner> {
     if executables.is_empty() {
         return Vec::new();
     }
     let mut doc_tests = crate::cargo();
     doc_tests.args(["test", "--workspace", "--doc", "--no-fail-fast"]).current_dir(root);
-    // They begin first: cargo takes package after package, which no other worker can shorten.
+    // They begin first: cargo takes package after package, which no other worker can shorten. Then come those that read assets,
+    // few and long ones, each a single thread's work.
     let doc_tests = Runner { name: "doc tests".to_string(), command: doc_tests };
-    std::iter::once(doc_tests).chain(executables.iter().map(|e| e.runner(&[], &[]))).collect()
+    let reading = executables.iter().filter(|_| assets).map(|e| e.runner(&[], &READING));
+    std::iter::once(doc_tests).chain(reading).chain(executables.iter().map(|e| e.runner(&[], &[]))).collect()
 }

@@ -49,8 +49,8 @@ impl<const P: usize> Block<P> {
 pub const SPAN: usize = 4;
 /// Blocks behind the last one that may be read, whatever lies there: those of rows that complete a product in tiles.
 const BEHIND: usize = 8;
-/// Rows that lie together, block by block, so that a linear that goes through them walks forward in memory.
-pub const TILE: usize = 64;
+/// Rows that lie together, block by block: as many as a linear takes at a time, so that it walks forward in memory, line by line.
+pub const TILE: usize = 8;
 
 /// The rows of a step.
 ///

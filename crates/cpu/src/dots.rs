@@ -36,10 +36,14 @@ pub trait Dots: Copy + Send + Sync + 'static {
     type B: Copy;
     /// 16 i32.
     type I: Copy;
+    /// Sums of products with codes of few bits that are narrower than those, where [`Dots::NARROW`].
+    type S: Copy;
     /// The level that the instructions belong to.
     const ISA: Isa;
     /// Whether sums of eight rows of x fit the registers.
     const WIDE: bool;
+    /// Whether products with codes of few bits are added up in narrow sums first, which take fewer instructions.
+    const NARROW: bool;
     /// What [`Dots::dot_wide`] takes off every code.
     const WIDE_CENTER: i32;
 
@@ -68,12 +72,25 @@ pub trait Dots: Copy + Send + Sync + 'static {
     /// Adds to each lane the products of its four codes, all below 128, with the four signed bytes of `x`, as they lie in
     /// memory.
     fn dot(self, acc: Self::I, codes: Self::B, x: i32) -> Self::I;
-    /// The same for codes of 8 bits, each less [`Dots::WIDE_CENTER`]; no byte of `x` is -128.
+    /// Narrow sums of nothing.
+    fn nothing(self) -> Self::S;
+    /// What [`Dots::dot`] adds, to narrow sums: up to [`narrow`] times.
+    fn dot_narrow(self, sums: Self::S, codes: Self::B, x: i32) -> Self::S;
+    /// Adds narrow sums.
+    fn widen(self, acc: Self::I, sums: Self::S) -> Self::I;
+    /// What [`Dots::dot`] does, for codes of 8 bits, each less [`Dots::WIDE_CENTER`]; no byte of `x` is -128.
     fn dot_wide(self, acc: Self::I, codes: Self::B, x: i32) -> Self::I;
     /// `128 * high + low`
     fn join(self, high: Self::I, low: Self::I) -> Self::I;
     /// Sums as F32, to nearest, ties to even.
     fn to_f32(self, sums: Self::I) -> <Self::L as Lanes>::V;
+}
+
+/// How many times [`Dots::dot_narrow`] may be called with codes of so many bits, fewer than 8, before [`Dots::widen`]: each adds
+/// two products of at most `(2^bits - 1) * 127` to 16 bits.
+pub const fn narrow(bits: usize) -> usize {
+    let each = 2 * ((1 << bits) - 1) * 127;
+    i16::MAX as usize / each
 }
 
 #[cfg(test)]
@@ -108,8 +125,25 @@ mod tests {
                 l.store(self.out.add(3).cast(), d.to_f32(wide));
                 // Beyond 2^24, so that it is rounded.
                 l.store(self.out.add(4).cast(), d.to_f32(d.join(d.join(wide, d.splat(1)), sums[1])));
+                // As many as narrow sums take, of the largest codes among others.
+                for (i, bits) in [4, 5, 6].into_iter().enumerate() {
+                    let some = |n: usize| {
+                        let few = if n.is_multiple_of(2) { b } else { d.shr(b, 8 - bits) };
+                        d.and(few, (1 << bits) - 1)
+                    };
+                    let times = narrow(bits as usize);
+                    let short = (0..times).fold(d.nothing(), |sums, n| d.dot_narrow(sums, some(n), x));
+                    l.store(self.out.add(5 + i).cast(), d.to_f32(d.widen(d.splat(-9), short)));
+                    let whole = (0..times).fold(d.splat(-9), |sums, n| d.dot(sums, some(n), x));
+                    l.store(self.out.add(8 + i).cast(), d.to_f32(whole));
+                }
             }
         }
+    }
+
+    #[test]
+    fn narrow_sums_take_whole_runs_of_codes() {
+        assert_eq!([4, 5, 6].map(narrow), [8, 4, 2]);
     }
 
     #[test]
@@ -125,8 +159,9 @@ mod tests {
                 _ => std::array::from_fn(|i| (mix(i as u32 + 64) as i8).max(-127)),
             };
             let run = |how: &dyn Fn(&Everything)| {
-                let mut out = [[0.0f32; LANES]; 5];
+                let mut out = [[0.0f32; LANES]; 11];
                 how(&Everything { codes, x, out: out.as_mut_ptr() });
+                assert_eq!(out[5..8], out[8..11]);
                 out
             };
             let want = run(&|k| <Array as Dots>::prove().unwrap().compiled(k));

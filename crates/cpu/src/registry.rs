@@ -179,7 +179,7 @@ impl Registry {
             let what = |word| (OpName::Linear, format, word, D::ISA);
             self.over_panels(what("a8"), (Order::Reference, Slack::F32, EIGHT_BITS), eight, best_of_dots);
             self.over_panels(what("a15"), (Order::Reference, Slack::F32, FIFTEEN_BITS), sixteen, best_of_dots);
-            self.over_panels(what("i16"), (Order::Free, Slack::Int16Blocks, SIXTEEN_BITS), sixteen, best_of_dots);
+            self.over_panels(what("i16"), (Order::Free, Slack::Int16Blocks, IN_BF16), sixteen, best_of_dots);
         }
     }
 
@@ -206,8 +206,8 @@ type Fits = fn(&Variant, &OpShape, &IsaSet) -> Fit;
 const EIGHT_BITS: &[Rounding] = &[Rounding::Int8];
 /// What those over integers of 15 bits do, where the class says that they are made.
 const FIFTEEN_BITS: &[Rounding] = &[Rounding::Int15];
-/// What they do beside making them, where the class leaves that open.
-const SIXTEEN_BITS: &[Rounding] = &[Rounding::Bf16];
+/// What linears of classes in any order do to activations, whatever they make of them then.
+const IN_BF16: &[Rounding] = &[Rounding::Bf16];
 
 /// The linears of a format on `D`: with activations in integers of 8 and of 15 bits.
 struct LinearOf<D>(PhantomData<D>);

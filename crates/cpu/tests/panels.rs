@@ -143,15 +143,17 @@ fn compiled(backend: &mut dyn Backend, model: &Model, class: &str) -> Result<Exe
 
 #[test]
 fn steps_are_bitwise_those_of_the_reference() {
-    let mut reference = ReferenceBackend::new();
-    let model = Model::pack(&mut reference);
-    let exe = compiled(&mut reference, &model, "w4a8").unwrap();
-    let want = answers(&mut reference, exe);
-    for (threads, level) in hosts() {
-        let mut backend = cpu(threads, level);
-        let model = Model::pack(&mut backend);
-        let exe = compiled(&mut backend, &model, "w4a8").unwrap();
-        assert_eq!(answers(&mut backend, exe), want, "{threads} threads, up to {level}");
+    for class in ["w4a8", "w4a15"] {
+        let mut reference = ReferenceBackend::new();
+        let model = Model::pack(&mut reference);
+        let exe = compiled(&mut reference, &model, class).unwrap();
+        let want = answers(&mut reference, exe);
+        for (threads, level) in hosts() {
+            let mut backend = cpu(threads, level);
+            let model = Model::pack(&mut backend);
+            let exe = compiled(&mut backend, &model, class).unwrap();
+            assert_eq!(answers(&mut backend, exe), want, "{class}: {threads} threads, up to {level}");
+        }
     }
 }
 

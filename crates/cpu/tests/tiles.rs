@@ -40,7 +40,7 @@ fn amx_linears_answer_the_table() {
 }
 
 /// What the kernels over tiles do: BF16 by BF16, and codes by integers of 15 bits.
-const WORDS: [&str; 2] = ["tiles", "i16.tiles"];
+const WORDS: [&str; 3] = ["tiles", "i16.tiles", "a15.tiles"];
 
 /// What a case gives on the kernel `word` of its format over tiles of `level`, if that takes it.
 fn bits_of(backend: &mut CpuBackend, case: &Case, word: &str, level: Isa) -> Option<Vec<u32>> {

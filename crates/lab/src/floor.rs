@@ -15,7 +15,7 @@ use crate::work::ClockedRequest;
 pub const BYTE_CEILING: &str = "memory-read";
 /// Name of the ceiling that bounds operations: F32 multiply-adds.
 pub const FLOP_CEILING: &str = "fma-f32";
-/// Name of the ceiling that bounds the operations of a plan with 8-bit activations. It is not measured, so that floors of
+/// Name of the ceiling that bounds the operations of a plan with activations in integers. It is not measured, so that floors of
 /// such plans stand on bytes: F32 multiply-adds bound no integer product.
 pub const INT8_CEILING: &str = "dot-int8";
 /// Name of the ceiling that bounds operations of products in any order: on tensor cores, tiles or integers. On a processor
@@ -266,7 +266,7 @@ fn step(plan: &ForwardPlan, rows: StepRows, sequences: usize) -> Demand {
         }
         d.flops += match call.op.name() {
             OpName::Attention => n * each.flops,
-            _ => all.flops + all.int8_ops,
+            _ => all.flops + all.int_ops,
         };
     }
     d

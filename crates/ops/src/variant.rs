@@ -58,14 +58,14 @@ pub struct Cost {
     pub bytes: u64,
     /// Floating-point operations, a multiply-add counted as two.
     pub flops: u64,
-    /// The same of 8-bit integers, which have a ceiling of their own.
-    pub int8_ops: u64,
+    /// The same of integers of 8 and of 15 bits, which have a ceiling of their own: as many, however a processor makes them.
+    pub int_ops: u64,
 }
 
 impl std::ops::Add for Cost {
     type Output = Cost;
     fn add(self, o: Cost) -> Cost {
-        Cost { bytes: self.bytes + o.bytes, flops: self.flops + o.flops, int8_ops: self.int8_ops + o.int8_ops }
+        Cost { bytes: self.bytes + o.bytes, flops: self.flops + o.flops, int_ops: self.int_ops + o.int_ops }
     }
 }
 
@@ -143,13 +143,11 @@ pub fn cost(op: OpName, s: &OpShape) -> Cost {
     let (rows, n, k) = (s.rows as u64, s.n as u64, s.k as u64);
     let row_bytes = |cols: usize| s.format.and_then(|f| f.row_bytes(cols)).unwrap_or(0) as u64;
     let kv_token = 2 * (s.kv_heads * s.head_size * s.kv_element_bytes) as u64;
-    let of = |bytes, flops| Cost { bytes, flops, int8_ops: 0 };
+    let of = |bytes, flops| Cost { bytes, flops, int_ops: 0 };
     match op {
         OpName::Embedding => of(rows * row_bytes(s.n), 0),
         OpName::Linear if s.rounding.is_some_and(Rounding::is_integer) => {
-            // Integers of 15 bits are two bytes.
-            let planes = if s.rounding == Some(Rounding::Int15) { 2 } else { 1 };
-            Cost { int8_ops: 2 * planes * rows * n * k, ..of(n * row_bytes(s.k), 0) }
+            Cost { int_ops: 2 * rows * n * k, ..of(n * row_bytes(s.k), 0) }
         }
         OpName::Linear => of(n * row_bytes(s.k), 2 * rows * n * k),
         OpName::RmsNorm | OpName::HeadNorm => of(0, 4 * rows * n),

@@ -1,7 +1,7 @@
 //! Products of bytes in two AVX2 registers: rows 0 to 7 and 8 to 15.
 //!
 //! `vpmaddubsw` adds two products in 16 bits and saturates. Codes below 128 stay inside; codes of 8 bits are centered first,
-//! and their sign moves over to x.
+//! and their sign moves over to x. Codes of 6 bits and fewer leave room to add several such pairs before they become 32 bits.
 
 use super::{DotKernel, Dots};
 use crate::lanes::Lanes;
@@ -23,8 +23,10 @@ impl Dots for Avx2 {
     type L = Avx2;
     type B = B;
     type I = B;
+    type S = B;
     const ISA: Isa = Isa::Avx2;
     const WIDE: bool = false;
+    const NARROW: bool = true;
     const WIDE_CENTER: i32 = 128;
 
     fn prove() -> Option<Self> {
@@ -78,6 +80,22 @@ impl Dots for Avx2 {
             let x = four(x);
             [add(acc[0], _mm256_maddubs_epi16(codes[0], x)), add(acc[1], _mm256_maddubs_epi16(codes[1], x))]
         }
+    }
+    #[inline(always)]
+    fn nothing(self) -> B {
+        unsafe { [_mm256_setzero_si256(); 2] }
+    }
+    #[inline(always)]
+    fn dot_narrow(self, sums: B, codes: B, x: i32) -> B {
+        unsafe {
+            let x = four(x);
+            let each = |i: usize| _mm256_add_epi16(sums[i], _mm256_maddubs_epi16(codes[i], x));
+            [each(0), each(1)]
+        }
+    }
+    #[inline(always)]
+    fn widen(self, acc: B, sums: B) -> B {
+        unsafe { [add(acc[0], sums[0]), add(acc[1], sums[1])] }
     }
     #[inline(always)]
     fn dot_wide(self, acc: B, codes: B, x: i32) -> B {

@@ -29,8 +29,10 @@ impl<const DOTPROD: bool> Dots for NeonDots<DOTPROD> {
     type L = Neon;
     type B = B;
     type I = I;
+    type S = I;
     const ISA: Isa = if DOTPROD { Isa::NeonDotprod } else { Isa::Neon };
     const WIDE: bool = false;
+    const NARROW: bool = false;
     const WIDE_CENTER: i32 = 128;
 
     fn prove() -> Option<Self> {
@@ -90,6 +92,18 @@ impl<const DOTPROD: bool> Dots for NeonDots<DOTPROD> {
                 each!(i => paired(acc[i], vreinterpretq_s8_u8(codes[i]), x))
             }
         }
+    }
+    #[inline(always)]
+    fn nothing(self) -> I {
+        self.splat(0)
+    }
+    #[inline(always)]
+    fn dot_narrow(self, sums: I, codes: B, x: i32) -> I {
+        self.dot(sums, codes, x)
+    }
+    #[inline(always)]
+    fn widen(self, acc: I, sums: I) -> I {
+        unsafe { each!(i => vaddq_s32(acc[i], sums[i])) }
     }
     #[inline(always)]
     fn dot_wide(self, acc: I, codes: B, x: i32) -> I {

@@ -22,7 +22,7 @@ use std::ops::Range;
 
 use crate::coded::{Coded, ROWS, Scales, UNIT, block_bytes};
 use crate::codes::{Block, Codes, TILE};
-use crate::dots::{DotKernel, Dots};
+use crate::dots::{DotKernel, Dots, narrow};
 use crate::epilogue::Epilogue;
 use crate::lanes::Lanes;
 use crate::panels::Panels;
@@ -30,6 +30,9 @@ use crate::pool::Region;
 
 /// Bytes ahead of the codes in use that are asked for. From 4 to 20 KB it makes no difference, below it does.
 const AHEAD: usize = 4 << 10;
+
+/// Rows of x that meet a panel before the next one is read: they stay in the second cache meanwhile.
+const CHUNK: usize = 8 * TILE;
 
 /// A call.
 #[derive(Clone, Copy, Debug)]
@@ -73,10 +76,10 @@ impl<F: Coded, const P: usize> DotKernel for Share<'_, F, P> {
     #[inline(always)]
     fn run<D: Dots>(self, d: D) {
         let last = self.call.weight.panel(self.share.end.next_multiple_of(ROWS));
-        for tile in (0..self.rows).step_by(TILE) {
+        for chunk in (0..self.rows).step_by(CHUNK) {
             for n in self.share.clone().step_by(ROWS) {
-                let mut t = tile;
-                let end = (tile + TILE).min(self.rows);
+                let mut t = chunk;
+                let end = (chunk + CHUNK).min(self.rows);
                 while t < end {
                     let place = Place { call: self.call, rows: self.rows, t, n, last };
                     // A product waits for the one before it in its sum. Eight sums are too few to fill that time, and biases
@@ -89,6 +92,7 @@ impl<F: Coded, const P: usize> DotKernel for Share<'_, F, P> {
                             8.. if D::WIDE && P == 1 => place.panel::<D, F, P, 8, 1>(d),
                             4.. if D::WIDE && short => place.panel::<D, F, P, 4, 2>(d),
                             4.. if D::WIDE => place.panel::<D, F, P, 4, 1>(d),
+                            4.. if D::NARROW && P == 1 && F::BITS < 8 => place.panel::<D, F, P, 4, 1>(d),
                             2.. if D::WIDE && short => place.panel::<D, F, P, 2, 2>(d),
                             2.. => place.panel::<D, F, P, 2, 1>(d),
                             _ if D::WIDE && pieces::<F>() == 2 => place.panel::<D, F, P, 1, 2>(d),
@@ -125,7 +129,7 @@ impl Place<'_> {
     /// Outputs `n .. n + 16` of rows `t .. t + M`, the sums of S pieces at once. Gives M.
     ///
     /// # Safety
-    /// That of [`LinearIntFn`]; the rows are of one tile of the step.
+    /// That of [`LinearIntFn`]; the rows are of one tile of the step: M divides [`TILE`] and t.
     #[inline(always)]
     unsafe fn panel<D: Dots, F: Coded, const P: usize, const M: usize, const S: usize>(&self, d: D) -> usize {
         let (l, weight) = (d.lanes(), &self.call.weight);
@@ -277,14 +281,20 @@ unsafe fn sums<D: Dots, F: Coded, const P: usize, const M: usize, const S: usize
                 }
             }
         }
-        for run in 0..runs::<F>() {
+        if D::NARROW && F::BITS < 8 {
             for (piece, planes) in pieces.iter().zip(&mut planes) {
-                let run = piece.half * runs::<F>() + run;
-                for (h, codes) in F::codes(d, piece.codes, run).into_iter().enumerate() {
-                    for (m, sums) in planes.iter_mut().enumerate() {
-                        for (sum, plane) in sums.iter_mut().zip(&(*piece.x.add(m)).planes) {
-                            let four = plane.as_ptr().add(8 * run + 4 * h).cast::<i32>().read_unaligned();
-                            *sum = if F::BITS == 8 { d.dot_wide(*sum, codes, four) } else { d.dot(*sum, codes, four) };
+                narrow_sums::<D, F, P, M>(d, piece, planes);
+            }
+        } else {
+            for run in 0..runs::<F>() {
+                for (piece, planes) in pieces.iter().zip(&mut planes) {
+                    let run = piece.half * runs::<F>() + run;
+                    for (h, codes) in F::codes(d, piece.codes, run).into_iter().enumerate() {
+                        for (m, sums) in planes.iter_mut().enumerate() {
+                            for (sum, plane) in sums.iter_mut().zip(&(*piece.x.add(m)).planes) {
+                                let x = four(plane, run, h);
+                                *sum = if F::BITS == 8 { d.dot_wide(*sum, codes, x) } else { d.dot(*sum, codes, x) };
+                            }
                         }
                     }
                 }
@@ -299,4 +309,48 @@ unsafe fn sums<D: Dots, F: Coded, const P: usize, const M: usize, const S: usize
         }
     }
     sums
+}
+
+/// Four integers of x: those that meet half `h` of a run of codes.
+///
+/// # Safety
+/// There are four runs of two halves.
+#[inline(always)]
+unsafe fn four(plane: &[i8; UNIT], run: usize, h: usize) -> i32 {
+    // SAFETY: the caller's promise.
+    unsafe { plane.as_ptr().add(8 * run + 4 * h).cast::<i32>().read_unaligned() }
+}
+
+/// Adds the products of one piece to `planes`, as many at a time as narrow sums take.
+///
+/// # Safety
+/// As [`sums`].
+#[inline(always)]
+unsafe fn narrow_sums<D: Dots, F: Coded, const P: usize, const M: usize>(
+    d: D,
+    piece: &Piece<P>,
+    planes: &mut [[D::I; P]; M],
+) {
+    let together = narrow(F::BITS) / 2;
+    for first in (0..runs::<F>()).step_by(together) {
+        let mut short = [[d.nothing(); P]; M];
+        for run in first..runs::<F>().min(first + together) {
+            let run = piece.half * runs::<F>() + run;
+            // SAFETY: the caller's promise.
+            unsafe {
+                for (h, codes) in F::codes(d, piece.codes, run).into_iter().enumerate() {
+                    for (m, sums) in short.iter_mut().enumerate() {
+                        for (sum, plane) in sums.iter_mut().zip(&(*piece.x.add(m)).planes) {
+                            *sum = d.dot_narrow(*sum, codes, four(plane, run, h));
+                        }
+                    }
+                }
+            }
+        }
+        for (sums, short) in planes.iter_mut().zip(&short) {
+            for (sum, short) in sums.iter_mut().zip(short) {
+                *sum = d.widen(*sum, *short);
+            }
+        }
+    }
 }

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use tare_core::Format;
 use tare_ops::{Fit, Isa, IsaSet, OpName, OpShape, Order, Rounding, Slack, Variant};
 
-use super::{Entry, FIFTEEN_BITS, Integers, Registry};
+use super::{Entry, FIFTEEN_BITS, IN_BF16, Integers, Registry};
 use crate::coded::{Coded, UNIT, Visit, visit};
 use crate::dots::Dots;
 use crate::dots::tiles::{self as dot_tiles, DotTiles, TOGETHER};
@@ -134,9 +134,6 @@ impl Registry {
     }
 }
 
-/// What linears in tiles do to activations.
-const IN_BF16: &[Rounding] = &[Rounding::Bf16];
-
 /// Rows from which on tiles are faster than products of single rows.
 pub(super) const MANY_ROWS: usize = linear_int::LEAST;
 
@@ -260,6 +257,22 @@ mod tests {
         let named =
             Registry::new().find("linear.bf16.avx512").unwrap().0.fit(&shape(Format::BF16, 64, Order::Free), &without);
         assert!(matches!(named, Fit::Fallback { ref why } if why.contains("amx")), "{named:?}");
+    }
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn stated_integers_are_multiplied_in_tiles_from_five_rows_on() {
+        let amx = IsaSet::new([Isa::Avx2, Isa::Avx512, Isa::Avx512Vnni, Isa::Avx512Bf16, Isa::Amx]);
+        for order in [Order::Reference, Order::Free] {
+            let of = |rows, isa: &IsaSet| {
+                let s = OpShape { rounding: Some(Rounding::Int15), ..shape(Format::Q4_0, rows, order) };
+                best(&s, isa).unwrap_or_default()
+            };
+            assert_eq!(of(MANY_ROWS - 1, &amx), "linear.q4_0.a15.avx512vnni");
+            assert_eq!([MANY_ROWS, 512].map(|rows| of(rows, &amx)), ["linear.q4_0.a15.tiles.amx"; 2]);
+            assert_eq!(of(512, &amx.up_to(Isa::Avx512Bf16)), "linear.q4_0.a15.avx512vnni");
+            assert_eq!(of(512, &amx.up_to(Isa::Avx2)), "linear.q4_0.a15.avx2");
+        }
     }
 
     #[test]

@@ -148,7 +148,7 @@ const BUDGETS: [usize; 4] = [1, 4, 16, 24];
 
 #[test]
 fn bf16_weights_in_any_order_are_close_to_the_reference() {
-    close_to_the_reference(FREE[0], &BUDGETS[2..], emulated);
+    close_to_the_reference(FREE[0], &[4, 24], emulated);
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn blocks_in_any_order_are_close_to_the_reference() {
 
 #[test]
 fn single_launches_in_any_order_are_close_to_the_reference() {
-    close_to_the_reference(FREE[0], &BUDGETS[..2], || Box::new(CudaBackend::unfused(Emulator::default())));
+    close_to_the_reference(FREE[0], &[1, 16], || Box::new(CudaBackend::unfused(Emulator::default())));
 }
 
 #[test]

@@ -47,7 +47,8 @@ const WIDE: [(usize, usize, usize); 6] =
 
 /// With activations in integers: rows and outputs beyond what a kernel takes together, an odd number of blocks, and columns
 /// of many groups.
-const INTEGERS: [Linear; 4] = [linear(9, 40, 5), linear(70, 18, 1), linear(2, 33, 7), linear(6, 21, 9)];
+const INTEGERS: [Linear; 5] =
+    [linear(9, 40, 5), linear(70, 18, 1), linear(2, 33, 7), linear(6, 21, 9), linear(139, 33, 1)];
 
 /// Plain formats have any number of columns: on both sides of 16 and 32.
 const PLAIN_COLUMNS: [usize; 10] = [1, 15, 16, 17, 31, 33, 48, 100, 64, 576];

@@ -2,9 +2,9 @@
 //!
 //! math, shapes, layout, preconditions: those of [`linear_int`](super)
 //! precision: as there: sums of integers are exact, and what follows them is done in the same order
-//! cost: the panels once for 128 rows of x; 4 T n k operations
+//! cost: the panels once for 128 rows of x, their codes made bytes again for every eight; 4 T n k operations
 //! tolerance: the bits of [`linear_int`](super), for every T and thread count
-//! wins: five rows and more: a product of tiles takes the place of many instructions, and codes become bytes in fewer steps than BF16
+//! wins: five to eight rows: a product of tiles takes the place of many instructions, and codes become bytes in fewer steps than BF16; more rows were not measured beside vectors
 //! loses: fewer rows; more than eight in a class in any order, of which tiles of BF16 take 16 at a time; one plane, where what becomes of the sums takes as long as the products that tiles save
 //! fallback: [`linear_int`](super)
 //! evidence: none yet
@@ -19,7 +19,7 @@ use std::ops::Range;
 
 use super::{LinearInt, LinearIntFn, Place};
 use crate::coded::{Coded, ROWS, Scales, UNIT};
-use crate::codes::{Block, TILE};
+use crate::codes::Block;
 use crate::dots::tiles::{DotTileKernel, DotTiles, SUMS, TOGETHER};
 use crate::dots::{DotTileLanes, Dots};
 use crate::lanes::Lanes;
@@ -28,7 +28,7 @@ use crate::pool::Region;
 /// Rows from which on products in tiles are faster.
 pub const LEAST: usize = 5;
 /// Rows of x that meet a panel before the next one is read: so many have room in the cache of a core beside it.
-const CHUNK: usize = 2 * TILE;
+const CHUNK: usize = 2 * super::CHUNK;
 /// Units of a turn: no group of weights is longer.
 const TURN: usize = 4;
 /// Bytes of an integer of x.
