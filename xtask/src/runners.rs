@@ -4,7 +4,7 @@ use crate::tally::Tally;
 use anyhow::{Context, Result};
 use std::cmp::Reverse;
 use std::fmt;
-use std::io::{PipeReader, Read};
+use std::io::{ErrorKind, PipeReader, Read};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
@@ -112,6 +112,9 @@ impl Runner {
         let ended = over.recv_timeout(GRACE).is_ok();
         output.append(&mut written.lock().expect("whoever gathers does not panic"));
         if !ended {
+            if output.last().is_some_and(|last| *last != b'\n') {
+                output.push(b'\n');
+            }
             output.extend_from_slice(b"a process that it started outlives it; what that writes is not shown\n");
         }
         Ok(status)
@@ -124,8 +127,13 @@ fn gather(mut pipe: PipeReader) -> (Arc<Mutex<Vec<u8>>>, mpsc::Receiver<()>) {
     let to = Arc::clone(&written);
     thread::spawn(move || {
         let mut some = [0; 8192];
-        while let Ok(n @ 1..) = pipe.read(&mut some) {
-            to.lock().expect("whoever takes it does not panic").extend_from_slice(&some[..n]);
+        loop {
+            match pipe.read(&mut some) {
+                Ok(0) => break,
+                Ok(n) => to.lock().expect("whoever takes it does not panic").extend_from_slice(&some[..n]),
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(_) => break,
+            }
         }
         // Nobody waits for it any more after the grace.
         let _ = done.send(());
@@ -233,7 +241,7 @@ mod tests {
 
     #[test]
     fn what_outlives_a_runner_is_not_waited_for() {
-        let ended = shell("a", "echo 1; sleep 60 & echo 2").run();
+        let ended = shell("a", "echo 1; sleep 60 & printf 2").run();
         let lines: Vec<&str> = ended.output.lines().collect();
         assert_eq!(lines[..2], ["1", "2"]);
         assert!(ended.succeeded() && lines[2].contains("outlives it"), "{ended}");

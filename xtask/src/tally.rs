@@ -9,6 +9,8 @@ use std::fmt;
 pub(crate) struct Tally {
     passed: u64,
     failed: u64,
+    /// Those of `failed` that were no test.
+    outside: u64,
     /// Tests that were not run, by name, with the reason their authors gave.
     ignored: BTreeMap<String, String>,
     /// How many the runners said they ignored; more than `ignored` where a name occurs in several crates.
@@ -20,6 +22,7 @@ impl Tally {
     pub(crate) fn fail(&mut self, why: &str) {
         println!("{why}");
         self.failed += 1;
+        self.outside += 1;
     }
 
     /// An error when something failed.
@@ -64,15 +67,16 @@ impl Tally {
         result.is_some()
     }
 
-    /// How many tests ran, and what failed outside of them.
+    /// How many tests ran.
     pub(crate) fn ran(&self) -> u64 {
-        self.passed + self.failed
+        self.passed + self.failed - self.outside
     }
 
     /// Adds a second run over tests that the first one ignored.
     pub(crate) fn take_over(&mut self, second: &Tally) {
         self.passed += second.passed;
         self.failed += second.failed;
+        self.outside += second.outside;
         self.skipped = self.skipped.saturating_sub(second.ran());
         let fetched = |name: &str| name.rsplit("::").next().is_some_and(|n| n.contains("fetched_"));
         self.ignored.retain(|name, _| !fetched(name));
