@@ -99,6 +99,7 @@ impl CpuBackend {
     ///
     /// # Errors
     /// As [`CpuBackend::new`].
+    #[cfg(feature = "emulation")]
     pub fn emulating_tiles(config: CpuConfig) -> Result<Self, OpError> {
         Self::with_kernels(Registry::emulating_tiles(), config, None)
     }

@@ -36,8 +36,6 @@ pub trait Dots: Copy + Send + Sync + 'static {
     type B: Copy;
     /// 16 i32.
     type I: Copy;
-    /// Sums of products with codes of few bits that are narrower than those, where [`Dots::NARROW`].
-    type S: Copy;
     /// The level that the instructions belong to.
     const ISA: Isa;
     /// Whether sums of eight rows of x fit the registers.
@@ -72,12 +70,19 @@ pub trait Dots: Copy + Send + Sync + 'static {
     /// Adds to each lane the products of its four codes, all below 128, with the four signed bytes of `x`, as they lie in
     /// memory.
     fn dot(self, acc: Self::I, codes: Self::B, x: i32) -> Self::I;
-    /// Narrow sums of nothing.
-    fn nothing(self) -> Self::S;
-    /// What [`Dots::dot`] adds, to narrow sums: up to [`narrow`] times.
-    fn dot_narrow(self, sums: Self::S, codes: Self::B, x: i32) -> Self::S;
+    /// `a + b`, what does not fit dropped.
+    fn add(self, a: Self::I, b: Self::I) -> Self::I;
+    /// What [`Dots::dot`] adds, to narrow sums: from zeros on, up to [`narrow`] times. Where [`Dots::NARROW`] is not, they are no
+    /// narrower than others.
+    #[inline(always)]
+    fn dot_narrow(self, sums: Self::I, codes: Self::B, x: i32) -> Self::I {
+        self.dot(sums, codes, x)
+    }
     /// Adds narrow sums.
-    fn widen(self, acc: Self::I, sums: Self::S) -> Self::I;
+    #[inline(always)]
+    fn widen(self, acc: Self::I, sums: Self::I) -> Self::I {
+        self.add(acc, sums)
+    }
     /// What [`Dots::dot`] does, for codes of 8 bits, each less [`Dots::WIDE_CENTER`]; no byte of `x` is -128.
     fn dot_wide(self, acc: Self::I, codes: Self::B, x: i32) -> Self::I;
     /// `128 * high + low`
@@ -132,7 +137,7 @@ mod tests {
                         d.and(few, (1 << bits) - 1)
                     };
                     let times = narrow(bits as usize);
-                    let short = (0..times).fold(d.nothing(), |sums, n| d.dot_narrow(sums, some(n), x));
+                    let short = (0..times).fold(d.splat(0), |sums, n| d.dot_narrow(sums, some(n), x));
                     l.store(self.out.add(5 + i).cast(), d.to_f32(d.widen(d.splat(-9), short)));
                     let whole = (0..times).fold(d.splat(-9), |sums, n| d.dot(sums, some(n), x));
                     l.store(self.out.add(8 + i).cast(), d.to_f32(whole));

@@ -9,7 +9,6 @@ impl Dots for Array {
     type L = Array;
     type B = [u8; 64];
     type I = [i32; LANES];
-    type S = [i32; LANES];
     const ISA: Isa = Isa::Portable;
     const WIDE: bool = false;
     const NARROW: bool = false;
@@ -59,16 +58,8 @@ impl Dots for Array {
         std::array::from_fn(|l| acc[l] + product(l, 0) + product(l, 1) + product(l, 2) + product(l, 3))
     }
     #[inline(always)]
-    fn nothing(self) -> [i32; LANES] {
-        [0; LANES]
-    }
-    #[inline(always)]
-    fn dot_narrow(self, sums: [i32; LANES], codes: [u8; 64], x: i32) -> [i32; LANES] {
-        self.dot(sums, codes, x)
-    }
-    #[inline(always)]
-    fn widen(self, acc: [i32; LANES], sums: [i32; LANES]) -> [i32; LANES] {
-        std::array::from_fn(|l| acc[l] + sums[l])
+    fn add(self, a: [i32; LANES], b: [i32; LANES]) -> [i32; LANES] {
+        std::array::from_fn(|l| a[l].wrapping_add(b[l]))
     }
     #[inline(always)]
     fn dot_wide(self, acc: [i32; LANES], codes: [u8; 64], x: i32) -> [i32; LANES] {

@@ -23,7 +23,6 @@ impl Dots for Avx2 {
     type L = Avx2;
     type B = B;
     type I = B;
-    type S = B;
     const ISA: Isa = Isa::Avx2;
     const WIDE: bool = false;
     const NARROW: bool = true;
@@ -78,12 +77,12 @@ impl Dots for Avx2 {
     fn dot(self, acc: B, codes: B, x: i32) -> B {
         unsafe {
             let x = four(x);
-            [add(acc[0], _mm256_maddubs_epi16(codes[0], x)), add(acc[1], _mm256_maddubs_epi16(codes[1], x))]
+            [add_pairs(acc[0], _mm256_maddubs_epi16(codes[0], x)), add_pairs(acc[1], _mm256_maddubs_epi16(codes[1], x))]
         }
     }
     #[inline(always)]
-    fn nothing(self) -> B {
-        unsafe { [_mm256_setzero_si256(); 2] }
+    fn add(self, a: B, b: B) -> B {
+        unsafe { [_mm256_add_epi32(a[0], b[0]), _mm256_add_epi32(a[1], b[1])] }
     }
     #[inline(always)]
     fn dot_narrow(self, sums: B, codes: B, x: i32) -> B {
@@ -95,7 +94,7 @@ impl Dots for Avx2 {
     }
     #[inline(always)]
     fn widen(self, acc: B, sums: B) -> B {
-        unsafe { [add(acc[0], sums[0]), add(acc[1], sums[1])] }
+        unsafe { [add_pairs(acc[0], sums[0]), add_pairs(acc[1], sums[1])] }
     }
     #[inline(always)]
     fn dot_wide(self, acc: B, codes: B, x: i32) -> B {
@@ -105,8 +104,8 @@ impl Dots for Avx2 {
             let low = _mm256_xor_si256(codes[0], center);
             let up = _mm256_xor_si256(codes[1], center);
             [
-                add(acc[0], _mm256_maddubs_epi16(_mm256_abs_epi8(low), _mm256_sign_epi8(x, low))),
-                add(acc[1], _mm256_maddubs_epi16(_mm256_abs_epi8(up), _mm256_sign_epi8(x, up))),
+                add_pairs(acc[0], _mm256_maddubs_epi16(_mm256_abs_epi8(low), _mm256_sign_epi8(x, low))),
+                add_pairs(acc[1], _mm256_maddubs_epi16(_mm256_abs_epi8(up), _mm256_sign_epi8(x, up))),
             ]
         }
     }
@@ -138,7 +137,7 @@ unsafe fn four(x: i32) -> __m256i {
 /// # Safety
 /// The processor has AVX2.
 #[inline(always)]
-unsafe fn add(acc: __m256i, pairs: __m256i) -> __m256i {
+unsafe fn add_pairs(acc: __m256i, pairs: __m256i) -> __m256i {
     // SAFETY: the caller's promise.
     unsafe { _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))) }
 }

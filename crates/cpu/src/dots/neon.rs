@@ -29,7 +29,6 @@ impl<const DOTPROD: bool> Dots for NeonDots<DOTPROD> {
     type L = Neon;
     type B = B;
     type I = I;
-    type S = I;
     const ISA: Isa = if DOTPROD { Isa::NeonDotprod } else { Isa::Neon };
     const WIDE: bool = false;
     const NARROW: bool = false;
@@ -94,16 +93,8 @@ impl<const DOTPROD: bool> Dots for NeonDots<DOTPROD> {
         }
     }
     #[inline(always)]
-    fn nothing(self) -> I {
-        self.splat(0)
-    }
-    #[inline(always)]
-    fn dot_narrow(self, sums: I, codes: B, x: i32) -> I {
-        self.dot(sums, codes, x)
-    }
-    #[inline(always)]
-    fn widen(self, acc: I, sums: I) -> I {
-        unsafe { each!(i => vaddq_s32(acc[i], sums[i])) }
+    fn add(self, a: I, b: I) -> I {
+        unsafe { each!(i => vaddq_s32(a[i], b[i])) }
     }
     #[inline(always)]
     fn dot_wide(self, acc: I, codes: B, x: i32) -> I {

@@ -9,6 +9,7 @@
 
 #[cfg(target_arch = "x86_64")]
 pub mod amx;
+#[cfg(any(test, feature = "emulation"))]
 pub mod emulated;
 
 use tare_ops::Isa;
@@ -60,8 +61,6 @@ pub trait DotTiles: Copy + Send + Sync + 'static {
     /// # Safety
     /// They lie at `from`.
     unsafe fn sums(self, from: *const i32) -> <Self::D as Dots>::I;
-    /// `a + b`, what does not fit dropped.
-    fn add(self, a: <Self::D as Dots>::I, b: <Self::D as Dots>::I) -> <Self::D as Dots>::I;
 }
 
 #[cfg(test)]
@@ -89,7 +88,7 @@ mod tests {
                     let (a, b) = (self.a.as_ptr().add(A_ROW / 2 * i), self.b.as_ptr().add(ROWS * COLUMNS * i));
                     t.multiply(odd, self.columns, (a, A_ROW), b, self.c.add(SUMS * i));
                 }
-                let first = t.add(t.sums(self.c), t.dots().splat(-5));
+                let first = t.dots().add(t.sums(self.c), t.dots().splat(-5));
                 let mut lanes = [0.0f32; ROWS];
                 crate::lanes::Lanes::store(t.dots().lanes(), lanes.as_mut_ptr(), t.dots().to_f32(first));
                 assert!((0..ROWS).all(|n| lanes[n] == (*self.c.add(n) - 5) as f32), "{lanes:?}");

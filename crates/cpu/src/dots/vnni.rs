@@ -22,7 +22,6 @@ impl Dots for Vnni {
     type L = Avx512;
     type B = __m512i;
     type I = __m512i;
-    type S = __m512i;
     const ISA: Isa = Isa::Avx512Vnni;
     const WIDE: bool = true;
     const NARROW: bool = false;
@@ -69,16 +68,8 @@ impl Dots for Vnni {
         unsafe { _mm512_dpbusd_epi32(acc, codes, _mm512_set1_epi32(x)) }
     }
     #[inline(always)]
-    fn nothing(self) -> __m512i {
-        self.splat(0)
-    }
-    #[inline(always)]
-    fn dot_narrow(self, sums: __m512i, codes: __m512i, x: i32) -> __m512i {
-        self.dot(sums, codes, x)
-    }
-    #[inline(always)]
-    fn widen(self, acc: __m512i, sums: __m512i) -> __m512i {
-        unsafe { _mm512_add_epi32(acc, sums) }
+    fn add(self, a: __m512i, b: __m512i) -> __m512i {
+        unsafe { _mm512_add_epi32(a, b) }
     }
     #[inline(always)]
     fn dot_wide(self, acc: __m512i, codes: __m512i, x: i32) -> __m512i {

@@ -333,7 +333,7 @@ unsafe fn narrow_sums<D: Dots, F: Coded, const P: usize, const M: usize>(
 ) {
     let together = narrow(F::BITS) / 2;
     for first in (0..runs::<F>()).step_by(together) {
-        let mut short = [[d.nothing(); P]; M];
+        let mut short = [[d.splat(0); P]; M];
         for run in first..runs::<F>().min(first + together) {
             let run = piece.half * runs::<F>() + run;
             // SAFETY: the caller's promise.

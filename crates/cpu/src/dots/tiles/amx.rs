@@ -76,8 +76,4 @@ impl DotTiles for AmxDots {
     unsafe fn sums(self, from: *const i32) -> __m512i {
         unsafe { _mm512_loadu_si512(from.cast()) }
     }
-    #[inline(always)]
-    fn add(self, a: __m512i, b: __m512i) -> __m512i {
-        unsafe { _mm512_add_epi32(a, b) }
-    }
 }

@@ -48,8 +48,4 @@ impl DotTiles for Emulated {
         // SAFETY: the caller's promise.
         unsafe { from.cast::<[i32; ROWS]>().read_unaligned() }
     }
-    #[inline(always)]
-    fn add(self, a: [i32; ROWS], b: [i32; ROWS]) -> [i32; ROWS] {
-        std::array::from_fn(|i| a[i].wrapping_add(b[i]))
-    }
 }

@@ -2,10 +2,10 @@
 //!
 //! math, shapes, layout, preconditions: those of [`linear_int`](super)
 //! precision: as there: sums of integers are exact, and what follows them is done in the same order
-//! cost: the panels once for 128 rows of x, their codes made bytes again for every eight; 4 T n k operations
+//! cost: the panels once, their codes made bytes again for every eight rows; 4 T n k operations
 //! tolerance: the bits of [`linear_int`](super), for every T and thread count
-//! wins: five to eight rows: a product of tiles takes the place of many instructions, and codes become bytes in fewer steps than BF16; more rows were not measured beside vectors
-//! loses: fewer rows; more than eight in a class in any order, of which tiles of BF16 take 16 at a time; one plane, where what becomes of the sums takes as long as the products that tiles save
+//! wins: five to eight rows: a product of tiles takes the place of many instructions, and codes become bytes in fewer steps than BF16
+//! loses: fewer rows; more than eight, which tiles of BF16 take 16 at a time in a class in any order, and vectors take sooner in one of a stated order; one plane, where what becomes of the sums takes as long as the products that tiles save
 //! fallback: [`linear_int`](super)
 //! evidence: none yet
 //! source: activations as A, since a product takes as long as A has rows, by our own probe
@@ -27,8 +27,6 @@ use crate::pool::Region;
 
 /// Rows from which on products in tiles are faster.
 pub const LEAST: usize = 5;
-/// Rows of x that meet a panel before the next one is read: so many have room in the cache of a core beside it.
-const CHUNK: usize = 2 * super::CHUNK;
 /// Units of a turn: no group of weights is longer.
 const TURN: usize = 4;
 /// Bytes of an integer of x.
@@ -74,13 +72,11 @@ impl<F: Coded> DotTileKernel for Share<'_, F> {
     fn run<T: DotTiles>(self, t: T) {
         let last = self.call.weight.panel(self.share.end.next_multiple_of(ROWS));
         let mut room = Room::new();
-        for chunk in (0..self.rows).step_by(CHUNK) {
-            for n in self.share.clone().step_by(ROWS) {
-                for first in (chunk..self.rows.min(chunk + CHUNK)).step_by(TOGETHER) {
-                    let place = Place { call: self.call, rows: self.rows, t: first, n, last };
-                    // SAFETY: the contract of `LinearIntFn`.
-                    unsafe { place.in_tiles::<T, F>(t, &mut room) };
-                }
+        for n in self.share.clone().step_by(ROWS) {
+            for first in (0..self.rows).step_by(TOGETHER) {
+                let place = Place { call: self.call, rows: self.rows, t: first, n, last };
+                // SAFETY: the contract of `LinearIntFn`.
+                unsafe { place.in_tiles::<T, F>(t, &mut room) };
             }
         }
     }
@@ -152,8 +148,8 @@ impl Place<'_> {
         let (d, l) = (t.dots(), t.dots().lanes());
         for (unit, to) in units.zip(to) {
             let (codes, scales) = self.unit::<F>(unit);
-            // The first rows bring the panel into cache for those of their chunk that follow.
-            let comes = self.t.is_multiple_of(CHUNK);
+            // The first rows bring the panel into cache for those that follow.
+            let comes = self.t == 0;
             if comes {
                 self.ask(l, codes, F::UNIT_BYTES);
             }
@@ -284,5 +280,5 @@ unsafe fn centered<T: DotTiles, F: Coded>(
         return d.to_f32(sums);
     }
     let off = half.map_or_else(|| block.off(center), |half| block.off_half(center, half));
-    d.to_f32(t.add(sums, d.splat(off)))
+    d.to_f32(d.add(sums, d.splat(off)))
 }
