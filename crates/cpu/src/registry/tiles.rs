@@ -8,7 +8,7 @@ use tare_ops::{Fit, Isa, IsaSet, OpName, OpShape, Order, Rounding, Slack, Varian
 use super::{Entry, FIFTEEN_BITS, IN_BF16, Integers, Registry};
 use crate::coded::{Coded, UNIT, Visit, visit};
 use crate::dots::Dots;
-use crate::dots::tiles::{self as dot_tiles, DotTiles, TOGETHER};
+use crate::dots::tiles::{DotTiles, TOGETHER};
 use crate::kernels::embedding;
 use crate::kernels::into_tiles::{self, IntoTilesFn};
 use crate::kernels::linear_int::tiles as linear_int;
@@ -19,7 +19,7 @@ use crate::kernels::linear_tiles::heads::{self, HeadsTilesFn};
 use crate::kernels::linear_tiles::{self, Bf16Panels, Bf16Rows, InPanels, LinearTilesFn, Stored};
 use crate::kernels::quantize;
 use crate::lossless;
-use crate::pairs::{self, Pairs};
+use crate::pairs::Pairs;
 use crate::tiled::Side;
 use crate::tiles::Tiles;
 
@@ -60,6 +60,7 @@ impl Registry {
     pub fn emulating_tiles() -> Self {
         use crate::lanes::array::Array;
         use crate::tiles::emulated::Emulated;
+        use crate::{dots, pairs};
 
         let mut r = Self::new();
         // One form of each linear is enough; attention is tested on long contexts.
@@ -75,7 +76,7 @@ impl Registry {
         #[cfg(target_arch = "aarch64")]
         r.attention_in_tiles::<Emulated<crate::lanes::neon::Neon>>();
         r.tiles::<Emulated<Array>>();
-        r.integers_in_tiles::<dot_tiles::emulated::Emulated>();
+        r.integers_in_tiles::<dots::tiles::emulated::Emulated>();
         r.pairs::<pairs::emulated::Emulated>();
         r.lossless::<pairs::emulated::Emulated, Emulated<Array>>();
         r
