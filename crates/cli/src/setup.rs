@@ -63,12 +63,13 @@ pub(crate) struct How {
 impl How {
     /// Fills in what `args` leave open for `model`. `wanted` is a context that the command itself needs.
     pub(crate) fn of(args: &HowArgs, model: &Model, wanted: Option<usize>, settings: &Settings) -> Result<Self> {
-        let class = tare_model::classes::choose(model, args.class.as_deref())?;
+        let on = on(args, settings);
+        let class = on.class(model, args.class.as_deref())?;
         let limit = model.config().max_positions;
         let context = args.context.or(wanted).unwrap_or(DEFAULT_CONTEXT.min(limit));
         within_training(context, model)?;
         Ok(Self {
-            on: on(args, settings),
+            on,
             cpu: cpu_config(args)?,
             plan: PlanSpec::find(args.plan.as_deref().unwrap_or(PlanSpec::DEFAULT))?,
             class,

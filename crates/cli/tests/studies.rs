@@ -349,10 +349,11 @@ fn two_builds_are_compared_in_a_duet_and_each_record_names_its_binary() {
     std::io::Write::write_all(&mut bytes, b"x").unwrap();
     drop(bytes);
     let args = ["compare", tare, text(&other), "-m", "synthetic:qwen3-tiny", "-p", "12", "-n", "9", "--rounds", "2"];
-    let v = home.json(&[&args[..], &["--json"]].concat());
+    let v = home.json(&[&args[..], &["--class", "f32", "--json"]].concat());
     let body = &v["campaign"]["body"];
     assert_eq!((&body["study"]["rule"], &body["study"]["design"]), (&"no_regression".into(), &"duet".into()));
     assert_eq!(body["study"]["arms"][1]["what"]["build"], "tare-other", "a name and no path");
+    assert_eq!([0, 1].map(|i| body["study"]["arms"][i]["what"]["class"].clone()), ["f32", "f32"]);
     let folder = PathBuf::from(v["path"].as_str().unwrap());
     let binary = |side: &str| -> Value {
         let id = body["pairs"][1][side]["id"].as_str().unwrap();

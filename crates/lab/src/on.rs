@@ -5,7 +5,8 @@ use tare_core::{Fault, Reading};
 use tare_cpu::{CpuBackend, CpuConfig};
 use tare_cuda::nvml::{self, DeviceState};
 use tare_cuda::{CudaBackend, CudaConfig, Driver};
-use tare_ops::{Backend, OpError};
+use tare_model::{Model, ModelError, classes};
+use tare_ops::{Backend, Class, OpError};
 
 /// A concrete backend by name. Whoever judges runs on the processor, whatever is judged.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,6 +36,18 @@ impl On {
         match self {
             On::Cpu => "cpu",
             On::Cuda(_) => "cuda",
+        }
+    }
+
+    /// The class that `model` runs in there: the one asked for, else the one for which it has the fastest kernels of those in which an
+    /// answer depends on its request alone and activations keep 16 bits.
+    ///
+    /// # Errors
+    /// As [`classes::choose`].
+    pub fn class(&self, model: &Model, asked: Option<&str>) -> Result<Class, ModelError> {
+        match self {
+            On::Cpu => classes::choose(model, asked),
+            On::Cuda(_) => classes::choose_for_device(model, asked),
         }
     }
 

@@ -27,7 +27,8 @@ pub fn is_multiplied(role: Role, config: &ModelConfig) -> bool {
     !role.is_vector() && (role != Role::Embed || config.tied_head)
 }
 
-/// The class that `model` runs in: the one asked for, else the one that suits the format of most of its weights.
+/// The class that `model` runs in on a processor: the one asked for, else the one that suits the format of most of its weights,
+/// with activations in integers of 15 bits where these are packed.
 ///
 /// # Errors
 /// When there is no such class, the class does not compute with a format that the model has, or its name would say
@@ -41,6 +42,15 @@ pub fn choose(model: &Model, asked: Option<&str>) -> Result<Class, ModelError> {
             .remedy(format!("leave the class out, which takes {}", default_class(&formats).name))
     })?;
     Ok(class)
+}
+
+/// The same on a device, which has no kernels for activations in integers.
+///
+/// # Errors
+/// As [`choose`].
+pub fn choose_for_device(model: &Model, asked: Option<&str>) -> Result<Class, ModelError> {
+    let class = choose(model, asked)?;
+    Ok(if asked.is_none() { class.plain() } else { class })
 }
 
 /// Every class with its verdict on `model`.
@@ -70,8 +80,14 @@ pub(crate) fn multiplied_formats(model: &Model) -> Result<BTreeMap<Format, u64>,
     Ok(counts)
 }
 
-/// The class of the most common format when it admits all the others, else `f32`, which admits everything.
+/// The class that nobody has to ask for on a processor.
 fn default_class(formats: &BTreeMap<Format, u64>) -> Class {
+    let plain = plain_class(formats);
+    plain.in_fifteen_bits().unwrap_or(plain)
+}
+
+/// The class of the most common format when it admits all the others, else `f32`, which admits everything.
+fn plain_class(formats: &BTreeMap<Format, u64>) -> Class {
     let wanted = Class::default_for(commonest(formats));
     if admits_all(wanted, formats).is_ok() { wanted } else { CLASSES[0] }
 }
@@ -91,7 +107,7 @@ fn admits_all(class: Class, formats: &BTreeMap<Format, u64>) -> Result<(), Strin
 /// its records would be compared with those of 8-bit weights.
 fn suits(class: Class, formats: &BTreeMap<Format, u64>) -> Result<(), String> {
     admits_all(class, formats)?;
-    let own = default_class(formats);
+    let own = plain_class(formats);
     if class.plain() == own || class == CLASSES[0] {
         return Ok(());
     }
@@ -111,8 +127,8 @@ mod tests {
     #[test]
     fn the_commonest_format_names_the_class_unless_another_format_forbids_it() {
         let of = |formats: &[(Format, u64)]| default_class(&formats.iter().copied().collect()).name;
-        assert_eq!(of(&[(Format::Q4K, 90), (Format::Q6K, 10)]), "w4a16");
-        assert_eq!(of(&[(Format::Q4K, 10), (Format::Q8_0, 90)]), "w8a16");
+        assert_eq!(of(&[(Format::Q4K, 90), (Format::Q6K, 10)]), "w4a15");
+        assert_eq!(of(&[(Format::Q4K, 10), (Format::Q8_0, 90)]), "w8a15");
         assert_eq!(of(&[(Format::Q4_0, 90), (Format::F16, 10)]), "f32");
         assert_eq!(of(&[(Format::BF16, 90)]), "bf16");
         assert_eq!(of(&[(Format::BF16, 90), (Format::F32, 10)]), "f32");
@@ -123,7 +139,7 @@ mod tests {
         let all = [Format::ALL.to_vec(), vec![Format::Affine { bits: AffineBits::Eight, group: 64 }]].concat();
         for format in all {
             let formats = BTreeMap::from([(format, 1)]);
-            let own = default_class(&formats);
+            let own = plain_class(&formats);
             let fitting: Vec<&str> =
                 CLASSES.into_iter().filter(|c| suits(*c, &formats).is_ok()).map(|c| c.name).collect();
             let want = CLASSES.into_iter().filter(|c| c.name == "f32" || c.plain() == own).map(|c| c.name);
@@ -144,9 +160,18 @@ mod tests {
             let model = Model::open(spec).unwrap();
             let error = choose(&model, Some(lie)).unwrap_err().to_string();
             assert!(error.contains(&format!("which is {truth}")) && error.contains("leave the class out"), "{error}");
-            assert_eq!(choose(&model, Some(truth)).unwrap(), choose(&model, None).unwrap());
+            assert_eq!(choose_for_device(&model, None).unwrap(), choose(&model, Some(truth)).unwrap());
+            let unasked = choose(&model, None).unwrap();
+            assert_eq!((unasked.plain().name, unasked.name), (truth, &*truth.replace("a16", "a15")));
+            assert_eq!(
+                choose_for_device(&model, Some(unasked.name)).unwrap(),
+                unasked,
+                "a device says why it refuses it"
+            );
             assert_eq!(choose(&model, Some("f32")).unwrap().name, "f32");
             let fits = fits(&model).unwrap();
+            let default: Vec<&str> = fits.iter().filter(|f| f.default).map(|f| f.class).collect();
+            assert_eq!(default, [unasked.name]);
             let verdict = &fits.iter().find(|f| f.class == lie).unwrap().kv_bytes_per_token;
             assert!(verdict.to_string().contains(&format!("which is {truth}")), "{spec}: {verdict}");
         }

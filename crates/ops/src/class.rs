@@ -175,12 +175,18 @@ impl Class {
         Err(Fault::new("class", format!("one of {}", names.join(", ")), found))
     }
 
-    /// The class of the same weights that nobody has to ask for: in the reference's order, activations not in integers.
+    /// The class of the same weights in the reference's order, activations not in integers: every backend has kernels for it.
     pub fn plain(self) -> Self {
         let ordered = self.name.strip_suffix(FREE).unwrap_or(self.name);
         let weights = INTEGER_ACTIVATIONS.iter().find_map(|ending| ordered.strip_suffix(ending));
         let name = weights.map_or_else(|| ordered.to_string(), |weights| format!("{weights}{NO_INTEGERS}"));
         CLASSES.into_iter().find(|c| c.name == name).unwrap_or(self)
+    }
+
+    /// The class of the same packed weights whose activations are integers of 15 bits: for a processor the fastest in which an answer
+    /// depends on its request alone and activations keep their 16 bits.
+    pub fn in_fifteen_bits(self) -> Option<Self> {
+        CLASSES.into_iter().find(|c| c.rounding == Rounding::Int15 && c.plain() == self.plain())
     }
 
     /// What an answer may depend on, to its last bits, beside its request: nothing in the classes in the reference's order,
@@ -223,7 +229,7 @@ impl Class {
         if ok { Ok(()) } else { Err(format!("class {} does not compute with {format} weights", self.name)) }
     }
 
-    /// The class that a model whose widest-used projection format is `format` runs in when nobody asks.
+    /// The plain class of a model whose widest-used projection format is `format`.
     pub fn default_for(format: Format) -> Self {
         let name = match format {
             Format::BF16 => "bf16",
@@ -287,5 +293,8 @@ mod tests {
             assert!(class.admits(Format::Q6K).is_ok() && class.admits(Format::BF16).is_err());
         }
         assert_eq!(Class::by_name("bf16").unwrap().plain().name, "bf16");
+        let fifteen = |name: &str| Class::by_name(name).unwrap().in_fifteen_bits().map(|c| c.name);
+        assert_eq!(["w4a16", "w4a16-free", "w4a8", "w4a15"].map(fifteen), [Some("w4a15"); 4]);
+        assert_eq!(["w8a16", "bf16", "f32"].map(fifteen), [Some("w8a15"), None, None]);
     }
 }

@@ -44,7 +44,7 @@ pub(crate) struct HowArgs {
     /// Keep every worker in every step, also one whose processor another process keeps busy [default: it sits out for a while]
     #[arg(long)]
     pub(crate) keep_workers: bool,
-    /// Arithmetic class: f32, bf16, w4a16, w8a16, the last three with -free, w4a8, w8a8, w4a15, w8a15 [default: the one of the file's format]
+    /// Arithmetic class: f32, bf16, w4a16, w8a16, the last three with -free, w4a8, w8a8, w4a15, w8a15 [default: that of the file's format: where it is packed w4a15 or w8a15, on cuda w4a16 or w8a16]
     #[arg(long, value_name = "CLASS")]
     pub(crate) class: Option<String>,
     /// Plan: a name (paged, deterministic, capacity-cache, a rung such as rmsnorm; a wrong one lists all) or a TOML file [default: paged]

@@ -67,7 +67,7 @@ pub(crate) struct CampaignArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "EXAMPLES\n  \
     tare compare old/tare target/release/tare                       did tokens get slower? a duet of the two builds\n  \
-    tare compare old/tare new/tare --metric prefill --rounds 24\n  \
+    tare compare old/tare new/tare --metric prefill --class w4a16-free --rounds 24\n  \
     tare compare old/tare new/tare --effect 0.03 --power 0.9 --spread-from ID")]
 pub(crate) struct CompareArgs {
     /// The tare binary that is the baseline
@@ -88,6 +88,9 @@ pub(crate) struct CompareArgs {
     /// Output tokens, the first belongs to prefill
     #[arg(short = 'n', long = "max-tokens", default_value_t = 97, value_name = "N")]
     pub(crate) max_tokens: usize,
+    /// Arithmetic class of both [default: each build's own default]
+    #[arg(long, value_name = "CLASS")]
+    pub(crate) class: Option<String>,
     /// Plan of both
     #[arg(long, value_name = "PLAN")]
     pub(crate) plan: Option<String>,

@@ -55,6 +55,7 @@ fn comparison(args: &CompareArgs, differences: &[String], settings: &Settings) -
     let arm = |label: &str, build: &Path| ArmSpec {
         label: label.to_string(),
         plan: args.plan.clone(),
+        class: args.class.clone(),
         build: Some(build.to_path_buf()),
         ..ArmSpec::default()
     };

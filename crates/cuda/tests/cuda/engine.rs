@@ -18,7 +18,7 @@ fn told(
     let plan = PlanSpec { page_tokens: Some(4), ..PlanSpec::find("paged").unwrap() };
     let config = EngineConfig {
         plan,
-        class: classes::choose(model, class).unwrap(),
+        class: classes::choose_for_device(model, class).unwrap(),
         context: 64,
         kv_tokens: 256,
         max_rows,

@@ -7,7 +7,7 @@ use tare_cuda::nvml::DeviceState;
 use tare_evidence::gate::{GateReport, Judgement};
 use tare_evidence::record::Memory;
 use tare_evidence::samples::RowTokens;
-use tare_model::{CacheKind, Model, PlanSpec, classes};
+use tare_model::{CacheKind, Model, PlanSpec};
 use tare_ops::{Class, Isa};
 
 use crate::arm::protocol::{Judged, Load};
@@ -90,7 +90,7 @@ pub fn rig<'m>(
         return Err(Fault::new("plan", expected, plan.name).into());
     }
     // A peer's own class is read out of it; the rig is that of its judge.
-    let class = if arm.peer.is_some() { Class::by_name("f32")? } else { classes::choose(model, arm.class.as_deref())? };
+    let class = if arm.peer.is_some() { Class::by_name("f32")? } else { on.class(model, arm.class.as_deref())? };
     Ok(Rig {
         model,
         max_rows: on.max_rows(),

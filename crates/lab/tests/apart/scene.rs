@@ -23,7 +23,7 @@ impl Scene {
         let model = Model::open(spec).unwrap();
         let lengths = Lengths { depth, prompt_tokens: 20, output_tokens: 4 };
         let request = ClockedRequest::drawn(lengths, model.config().vocab, 1).unwrap();
-        let class = tare_model::classes::choose(&model, None).unwrap();
+        let class = tare_model::classes::choose_for_device(&model, None).unwrap();
         Self { model, request, class }
     }
 

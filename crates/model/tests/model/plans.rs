@@ -9,7 +9,7 @@ fn resolved(spec: &str, plan: &str, rows: usize) -> Resolved {
     let model = Model::open(spec).unwrap();
     let mut backend = ReferenceBackend::new();
     let packed = PackedModel::pack(&model, &mut backend).unwrap();
-    let class = classes::choose(&model, None).unwrap();
+    let class = classes::choose_for_device(&model, None).unwrap();
     let target = Target { class, bucket: Bucket { rows, selected: 1 }, context: 64 };
     resolve(&PlanSpec::find(plan).unwrap(), &packed, &backend, target).unwrap()
 }
