@@ -26,7 +26,7 @@ const PROCESSORS: [Processor; 2] = [
     Processor {
         name: "cortex-a72",
         level: "neon",
-        tests: &["--lib", "--test", "levels", "--test", "int16", "--test", "panels"],
+        tests: &["--lib", "--test", "levels", "--test", "int16", "--test", "panels", "--test", "registry"],
     },
     Processor { name: "max", level: "neondotprod", tests: &["--lib", "--tests"] },
 ];

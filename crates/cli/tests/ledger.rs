@@ -175,6 +175,16 @@ fn a_campaign_is_run_again_with_its_own_study() {
     let why = answer["answer"]["does_not_replicate"]["why"][0].as_str().unwrap();
     assert!(why.starts_with("kv: no interval") && answer["other_host_class"] == json!(false), "{answer}");
     let again = home.json(&["ledger", "show", answer["again"].as_str().unwrap(), "--json"]);
-    assert_eq!(again["body"]["study"], first["campaign"]["body"]["study"]);
+    let pairs = &first["campaign"]["body"]["pairs"];
+    let record = home.json(&["ledger", "show", id(&pairs[0]["baseline"]), "--json"]);
+    let mut study = first["campaign"]["body"]["study"].clone();
+    for arm in study["arms"].as_array_mut().unwrap() {
+        arm["what"]["class"] = record["arm"]["class"].clone();
+    }
+    assert_eq!(again["body"]["study"], study, "every arm by name in the class that it ran in");
     home.run(&["ledger", "verify", &home.path("records").to_string_lossy()]).success();
+    let lost = format!("{}.json", id(&pairs[1]["candidate"]));
+    fs::remove_file(Path::new(first["path"].as_str().unwrap()).with_file_name(lost)).unwrap();
+    let said = home.refused(&["ledger", "reproduce", campaign]);
+    assert!(said.contains("study.arms: kv: class: expected the record of the arm"), "{said}");
 }

@@ -297,10 +297,10 @@ fn next_names_a_phase_and_writes_a_record() {
     assert!(record_of(&v).to_string_lossy().contains("/next/"));
 }
 
-/// In the reference's order, and in a class whose kernels have orders of their own.
+/// In the reference's order, with activations in F32 and in integers, and in a class whose kernels have orders of their own.
 #[test]
 fn planted_faults_are_caught_and_the_control_passes() {
-    for class in ["w4a16", "w4a16-free"] {
+    for class in ["w4a16", "w4a15", "w4a16-free"] {
         let model = ["-m", "synthetic:qwen3-tiny?format=w4g128", "--class", class];
         let v = Home::new().json(&[&["mutate"], &model[..], &["--threads", "2", "--json"]].concat());
         let verdicts = v["verdicts"].as_array().unwrap();

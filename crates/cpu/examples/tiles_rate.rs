@@ -46,7 +46,7 @@ fn main() {
 fn measure(threads: usize, format: Format, rows: usize, emulated: bool, sampler: &Sampler) {
     let config = CpuConfig { threads, isa: detect_isa(), pin: true, keep_workers: false };
     let (backend, level) = match emulated {
-        true => (CpuBackend::emulating_tiles(config), Isa::Portable),
+        true => (tare_emulated::backend(config), Isa::Portable),
         false => (CpuBackend::new(config), Isa::Amx),
     };
     let mut backend = backend.expect("a backend");

@@ -95,13 +95,12 @@ impl CpuBackend {
         Self::with_kernels(Registry::new(), config, Some(witness))
     }
 
-    /// The same with kernels of tiles over emulated ones beside all others: see [`Registry::emulating_tiles`].
+    /// The same with the kernels of `registry`.
     ///
     /// # Errors
     /// As [`CpuBackend::new`].
-    #[cfg(feature = "emulation")]
-    pub fn emulating_tiles(config: CpuConfig) -> Result<Self, OpError> {
-        Self::with_kernels(Registry::emulating_tiles(), config, None)
+    pub fn with_registry(registry: Registry, config: CpuConfig) -> Result<Self, OpError> {
+        Self::with_kernels(registry, config, None)
     }
 
     fn with_kernels(registry: Registry, config: CpuConfig, witness: Option<Box<dyn Witness>>) -> Result<Self, OpError> {

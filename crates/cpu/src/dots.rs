@@ -72,8 +72,8 @@ pub trait Dots: Copy + Send + Sync + 'static {
     fn dot(self, acc: Self::I, codes: Self::B, x: i32) -> Self::I;
     /// `a + b`, what does not fit dropped.
     fn add(self, a: Self::I, b: Self::I) -> Self::I;
-    /// What [`Dots::dot`] adds, to narrow sums: from zeros on, up to [`narrow`] times. Where [`Dots::NARROW`] is not, they are no
-    /// narrower than others.
+    /// What [`Dots::dot`] adds, to narrow sums: from zeros on, up to [`narrow`] times. Where [`Dots::NARROW`] is false
+    /// they are ordinary sums.
     #[inline(always)]
     fn dot_narrow(self, sums: Self::I, codes: Self::B, x: i32) -> Self::I {
         self.dot(sums, codes, x)

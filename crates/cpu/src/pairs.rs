@@ -5,7 +5,6 @@
 //!
 //! A value of a type that implements [`Pairs`] is a *proof* that the processor has the instructions, as with [`Lanes`].
 
-#[cfg(any(test, feature = "emulation"))]
 pub mod emulated;
 #[cfg(target_arch = "x86_64")]
 pub mod vdpbf16;

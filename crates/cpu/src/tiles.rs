@@ -10,14 +10,13 @@
 //!
 //! The arithmetic is that of `TDPBF16PS` (Intel SDM vol. 2): in a step, one sum over even k and one over odd k, each a chain of
 //! fused multiply-adds from 0; their sum is added to C. Rounded to nearest even; numbers below the least normal one count as
-//! 0, whether they come in or go out. `emulated` does the same on any processor, for tests.
+//! 0, whether they come in or go out. [`emulated`] does the same on any processor, for tests.
 //!
 //! A value of a type that implements [`Tiles`] is a *proof* that the processor has the instructions and that the system lets
 //! this process use them, as with [`Lanes`].
 
 #[cfg(target_arch = "x86_64")]
 pub mod amx;
-#[cfg(any(test, feature = "emulation"))]
 pub mod emulated;
 
 use tare_ops::Isa;

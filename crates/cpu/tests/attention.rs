@@ -112,7 +112,7 @@ fn plan(weights: &[WeightInfo], kernel: &str) -> ForwardPlan {
 
 /// A backend with kernels over emulated tiles beside all others.
 fn backend(threads: usize) -> CpuBackend {
-    CpuBackend::emulating_tiles(CpuConfig { threads, isa: detect_isa(), pin: false, keep_workers: false }).unwrap()
+    tare_emulated::backend(CpuConfig { threads, isa: detect_isa(), pin: false, keep_workers: false }).unwrap()
 }
 
 /// What every row of these steps gets out of noise, in bits, by sequence and token.

@@ -1,7 +1,7 @@
 //! Linears with activations in 15 bits: every level and thread count gives the bits of `tare_ops::reference::int16`.
 
 use tare_core::{Format, Weight};
-use tare_cpu::{CpuBackend, CpuConfig, detect_isa};
+use tare_cpu::{CpuConfig, detect_isa};
 use tare_formats::codec::dequantize;
 use tare_ops::conformance::{Case, cases, run_kernel};
 use tare_ops::reference::blocks;
@@ -46,8 +46,7 @@ fn every_level_gives_the_stated_bits() {
             continue;
         }
         let mut backend =
-            CpuBackend::emulating_tiles(CpuConfig { threads, isa: isa.clone(), pin: false, keep_workers: false })
-                .unwrap();
+            tare_emulated::backend(CpuConfig { threads, isa: isa.clone(), pin: false, keep_workers: false }).unwrap();
         for (case, format) in rounded_cases() {
             let key = format!("linear.{format}.{word}.{level}");
             let Some(v) = backend.variants().iter().find(|v| v.key == key) else {

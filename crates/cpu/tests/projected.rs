@@ -100,7 +100,7 @@ impl World {
     /// Two layers of attention over the same weights; every linear and all attention in tiles of `level`.
     fn new(scene: Scene, threads: usize, level: Isa) -> Self {
         let config = CpuConfig { threads, isa: detect_isa(), pin: false, keep_workers: false };
-        let mut backend = CpuBackend::emulating_tiles(config).unwrap();
+        let mut backend = tare_emulated::backend(config).unwrap();
         let plan = plan(&mut backend, scene, level);
         let exe = backend.compile(&plan).unwrap();
         let pages = scene.rows.div_ceil(PAGE_TOKENS);

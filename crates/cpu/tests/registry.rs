@@ -1,10 +1,12 @@
 //! Which kernel of the whole registry is taken for some rows, on hosts that this one need not be.
 
 use tare_core::Format;
+#[cfg(target_arch = "x86_64")]
 use tare_cpu::dots::tiles::TOGETHER;
+#[cfg(target_arch = "x86_64")]
 use tare_cpu::kernels::linear_int::tiles::LEAST as MANY_ROWS;
 use tare_cpu::registry::Registry;
-use tare_ops::{Fit, Isa, IsaSet, OpName, OpShape, Order, Rounding};
+use tare_ops::{Fit, Isa, IsaSet, OpName, OpShape, Order, Rounding, Variant};
 
 fn shape(format: Format, rows: usize, order: Order) -> OpShape {
     OpShape {

@@ -15,8 +15,8 @@ use crate::work::ClockedRequest;
 pub const BYTE_CEILING: &str = "memory-read";
 /// Name of the ceiling that bounds operations: F32 multiply-adds.
 pub const FLOP_CEILING: &str = "fma-f32";
-/// Name of the ceiling that bounds the operations of a plan with activations in integers. It is not measured, so that floors of
-/// such plans stand on bytes: F32 multiply-adds bound no integer product.
+/// Name of the ceiling that bounds the operations of a plan with activations in integers: products of bytes, in tiles where there
+/// are any, else in vectors. One of integers of 15 bits counts once, however a processor makes it.
 pub const INT8_CEILING: &str = "dot-int8";
 /// Name of the ceiling that bounds operations of products in any order: on tensor cores, tiles or integers. On a processor
 /// it is that of tiles out of L2, which nothing else comes near; without tiles floors stand on bytes.
@@ -161,6 +161,7 @@ fn sum(a: Demand, b: Demand) -> Demand {
 pub struct Pace {
     bytes_per_s: Reading<u64>,
     flops_per_s: Reading<u64>,
+    int_ops_per_s: Reading<u64>,
 }
 
 impl Pace {
@@ -168,16 +169,16 @@ impl Pace {
     /// with sums in `order`.
     pub fn of(ceilings: &Ceilings, threads: usize, order: Order) -> Self {
         let r = &ceilings.readings;
-        let (bytes, flops, tiles) = if threads == 1 {
-            (&r.read_1t_bytes_per_s, &r.fma_f32_1t_flop_per_s, &r.tiles_1t_flop_per_s)
+        let (bytes, flops, tiles, int_ops) = if threads == 1 {
+            (&r.read_1t_bytes_per_s, &r.fma_f32_1t_flop_per_s, &r.tiles_1t_flop_per_s, &r.dot_int8_1t_op_per_s)
         } else {
-            (&r.read_all_bytes_per_s, &r.fma_f32_all_flop_per_s, &r.tiles_all_flop_per_s)
+            (&r.read_all_bytes_per_s, &r.fma_f32_all_flop_per_s, &r.tiles_all_flop_per_s, &r.dot_int8_all_op_per_s)
         };
         let flops_per_s = match order {
             Order::Reference => flops,
             Order::Free => tiles,
         };
-        Self { bytes_per_s: bytes.clone(), flops_per_s: flops_per_s.clone() }
+        Self { bytes_per_s: bytes.clone(), flops_per_s: flops_per_s.clone(), int_ops_per_s: int_ops.clone() }
     }
 
     /// The ceilings of a device, for a class with sums in `order`: products of a free class run on tensor cores.
@@ -195,7 +196,8 @@ impl Pace {
             Order::Reference => rate(|c| Reading::Available(&c.flops)),
             Order::Free => rate(device::Ceilings::products),
         };
-        Self { bytes_per_s: rate(|c| Reading::Available(&c.read)), flops_per_s }
+        let int_ops_per_s = Reading::unavailable("no class on a device has activations in integers");
+        Self { bytes_per_s: rate(|c| Reading::Available(&c.read)), flops_per_s, int_ops_per_s }
     }
 
     /// The least time for `cost` in nanoseconds, and which of its parts makes it. It stands on the parts whose ceilings are
@@ -206,7 +208,9 @@ impl Pace {
         }
         let ns = |amount: u64, rate: &Reading<u64>| rate.available().map(|rate| amount as f64 * 1e9 / *rate as f64);
         let byte_ns = ns(cost.bytes, &self.bytes_per_s).map(|ns| (ns, Resource::Bytes));
-        let flop_ns = ns(cost.flops, &self.flops_per_s).map(|ns| (ns, Resource::Flops));
+        let int_ns = ns(cost.int_ops, &self.int_ops_per_s).filter(|_| cost.int_ops > 0);
+        let flop_ns = [ns(cost.flops, &self.flops_per_s), int_ns];
+        let flop_ns = flop_ns.into_iter().flatten().reduce(f64::max).map(|ns| (ns, Resource::Flops));
         match (byte_ns, flop_ns, &self.bytes_per_s) {
             (Some(bytes), Some(flops), _) if flops.0 > bytes.0 => Reading::Available(flops),
             (Some(bytes), _, _) => Reading::Available(bytes),

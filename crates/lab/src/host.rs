@@ -13,7 +13,7 @@ use tare_ops::Benched;
 use tare_probe::ceilings::{Ceilings, Effort, Series, Work};
 use tare_probe::{Host, Quietness};
 
-use crate::floor::{BYTE_CEILING, FLOP_CEILING, PRODUCT_CEILING};
+use crate::floor::{BYTE_CEILING, FLOP_CEILING, INT8_CEILING, PRODUCT_CEILING};
 
 /// How a backend's memory lies in the pages of the host, by what it is for.
 pub type Pages = BTreeMap<String, PageUse>;
@@ -101,7 +101,10 @@ pub fn record_ceilings(ceilings: &Ceilings, threads: usize) -> Vec<Ceiling> {
     let measured = ceilings.series.iter().any(|s| s.threads == threads);
     let threads = if measured { threads } else { ceilings.threads };
     let of = |what, name: &str, resource| {
-        let series = final_series(ceilings, what, threads);
+        // Tiles of bytes are those of BF16 with twice the operations.
+        let tiles = final_series(ceilings, Work::TileFlop, threads).filter(|_| what == Work::DotInt8Op);
+        let times = if tiles.is_some() { Work::INT8_TO_BF16 } else { 1 };
+        let series = tiles.or_else(|| final_series(ceilings, what, threads));
         let Some(s) = series else {
             return Ceiling {
                 name: name.into(),
@@ -124,13 +127,16 @@ pub fn record_ceilings(ceilings: &Ceilings, threads: usize) -> Vec<Ceiling> {
             working_set_bytes: if resource == Resource::Bytes { s.per_round } else { 0 },
             pages: pages(s),
             samples: Reading::Available(
-                s.ns.iter().map(|&ns| CeilingSample { round: None, turn: None, amount: s.per_round, ns }).collect(),
+                s.ns.iter()
+                    .map(|&ns| CeilingSample { round: None, turn: None, amount: times * s.per_round, ns })
+                    .collect(),
             ),
         }
     };
     vec![
         of(Work::ReadBytes, BYTE_CEILING, Resource::Bytes),
         of(Work::FmaF32Flop, FLOP_CEILING, Resource::Flops),
+        of(Work::DotInt8Op, INT8_CEILING, Resource::Flops),
         of(Work::TileFlop, PRODUCT_CEILING, Resource::Flops),
     ]
 }
@@ -210,7 +216,7 @@ pub(crate) fn fits_in_cache(streamed_bytes: u64, l3_bytes: u64) -> Option<String
 
 fn pages(s: &Series) -> String {
     match (&s.what, &s.huge_bytes) {
-        (Work::FmaF32Flop, _) => "none: registers".into(),
+        (Work::FmaF32Flop | Work::DotInt8Op, _) => "none: registers".into(),
         (_, Reading::Available(b)) => format!("{b} bytes in huge pages"),
         (_, Reading::Unavailable { why }) => format!("unknown: {why}"),
     }

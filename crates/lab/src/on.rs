@@ -39,8 +39,8 @@ impl On {
         }
     }
 
-    /// The class that `model` runs in there: the one asked for, else the one for which it has the fastest kernels of those in which an
-    /// answer depends on its request alone and activations keep 16 bits.
+    /// The class that `model` runs in there: the one asked for, else the one of its weights in which an answer depends on
+    /// its request alone; on a processor, where they are packed, that with activations in integers of 15 bits by 32.
     ///
     /// # Errors
     /// As [`classes::choose`].
@@ -75,6 +75,25 @@ impl On {
         match self {
             On::Cpu => Ok(Box::new(CpuBackend::new(cpu.clone())?)),
             On::Cuda(config) => Ok(Box::new(CudaBackend::new(Driver::open(config.clone())?))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packed_weights_meet_integers_on_a_processor_alone_unless_somebody_asks() {
+        let model = Model::open("synthetic:qwen3-tiny?format=q4_0").unwrap();
+        for (on, unasked) in [(On::Cpu, "w4a15"), (On::Cuda(CudaConfig::default()), "w4a16")] {
+            let of = |asked: Option<&str>| on.class(&model, asked).map(|class| class.name);
+            assert_eq!(of(None).unwrap(), unasked);
+            for asked in ["w4a15", "w4a16", "w4a16-free", "f32"] {
+                assert_eq!(of(Some(asked)).unwrap(), asked, "{on:?}");
+            }
+            let said = of(Some("w8a16")).unwrap_err().to_string();
+            assert!(said.contains(&format!("which takes {unasked}")), "{said}");
         }
     }
 }

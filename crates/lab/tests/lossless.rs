@@ -1,6 +1,6 @@
 //! The plan `lossless-pack`, on emulated pairs and tiles: requests pass the gate, and hosts without its kernels refuse it.
 
-use tare_cpu::{CpuBackend, CpuConfig, detect_isa};
+use tare_cpu::{CpuConfig, detect_isa};
 use tare_evidence::gate::Judgement;
 use tare_lab::clock::clock;
 use tare_lab::gate::{Gate, Run};
@@ -36,7 +36,7 @@ fn a_request_passes_the_gate_and_reads_packed_weights_alone() {
     for threads in [1, 2] {
         let cpu = CpuConfig { threads, isa: detect_isa(), pin: false, keep_workers: false };
         let rig = rig(&model, &request, "bf16-free", cpu.clone());
-        let mut engine = rig.engine_on(Box::new(CpuBackend::emulating_tiles(cpu).unwrap())).unwrap();
+        let mut engine = rig.engine_on(Box::new(tare_emulated::backend(cpu).unwrap())).unwrap();
         let calls = || engine.resolved().iter().flat_map(|r| &r.plan.calls);
         let of_matrices: Vec<&str> = calls().filter(|c| c.op.matrix().is_some()).map(|c| c.kernel.as_str()).collect();
         assert!(of_matrices.iter().all(|key| key.contains(".bf16.lossless")), "{of_matrices:?}");

@@ -9,6 +9,9 @@ use tare_ops::class::CLASSES;
 
 use crate::{Model, ModelError};
 
+/// The name of the backend that has kernels for activations in integers.
+const PROCESSOR: &str = "cpu";
+
 /// A class, and whether a model can run in it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ClassFit {
@@ -16,7 +19,7 @@ pub struct ClassFit {
     pub class: &'static str,
     /// What it promises.
     pub summary: &'static str,
-    /// Whether it is the one taken when nobody asks.
+    /// Whether it is the one taken on a processor when nobody asks.
     pub default: bool,
     /// Bytes of one token in the KV cache, or why the model cannot run in the class.
     pub kv_bytes_per_token: Reading<usize>,
@@ -34,14 +37,7 @@ pub fn is_multiplied(role: Role, config: &ModelConfig) -> bool {
 /// When there is no such class, the class does not compute with a format that the model has, or its name would say
 /// something else about the weights than what they are.
 pub fn choose(model: &Model, asked: Option<&str>) -> Result<Class, ModelError> {
-    let formats = multiplied_formats(model)?;
-    let Some(name) = asked else { return Ok(default_class(&formats)) };
-    let class = Class::by_name(name)?;
-    suits(class, &formats).map_err(|why| {
-        Fault::new("class", "one that the model's weights admit", why)
-            .remedy(format!("leave the class out, which takes {}", default_class(&formats).name))
-    })?;
-    Ok(class)
+    chosen(model, asked, default_class)
 }
 
 /// The same on a device, which has no kernels for activations in integers.
@@ -49,8 +45,30 @@ pub fn choose(model: &Model, asked: Option<&str>) -> Result<Class, ModelError> {
 /// # Errors
 /// As [`choose`].
 pub fn choose_for_device(model: &Model, asked: Option<&str>) -> Result<Class, ModelError> {
-    let class = choose(model, asked)?;
-    Ok(if asked.is_none() { class.plain() } else { class })
+    chosen(model, asked, plain_class)
+}
+
+/// The class that was asked for, else the one that is the `default` for the formats of the weights.
+fn chosen(
+    model: &Model,
+    asked: Option<&str>,
+    default: fn(&BTreeMap<Format, u64>) -> Class,
+) -> Result<Class, ModelError> {
+    let formats = multiplied_formats(model)?;
+    let Some(name) = asked else { return Ok(default(&formats)) };
+    let class = Class::by_name(name)?;
+    suits(class, &formats).map_err(|why| {
+        Fault::new("class", "one that the model's weights admit", why)
+            .remedy(format!("leave the class out, which takes {}", default(&formats).name))
+    })?;
+    Ok(class)
+}
+
+/// The class of the same weights in which an answer depends on its request alone, for the backend of this name: on a
+/// processor the one with activations in integers of 15 bits where the weights are packed, else the plain one.
+pub fn deterministic(class: Class, backend: &str) -> Class {
+    let plain = class.plain();
+    if backend == PROCESSOR { plain.in_fifteen_bits().unwrap_or(plain) } else { plain }
 }
 
 /// Every class with its verdict on `model`.
@@ -82,8 +100,7 @@ pub(crate) fn multiplied_formats(model: &Model) -> Result<BTreeMap<Format, u64>,
 
 /// The class that nobody has to ask for on a processor.
 fn default_class(formats: &BTreeMap<Format, u64>) -> Class {
-    let plain = plain_class(formats);
-    plain.in_fifteen_bits().unwrap_or(plain)
+    deterministic(plain_class(formats), PROCESSOR)
 }
 
 /// The class of the most common format when it admits all the others, else `f32`, which admits everything.
@@ -102,7 +119,7 @@ fn admits_all(class: Class, formats: &BTreeMap<Format, u64>) -> Result<(), Strin
 }
 
 /// Whether a model of `formats` may run in `class`: in `f32`, which every model can, or in the class of its own weights,
-/// in the reference's order of sums or in any, with activations in 8 bits or not.
+/// in the reference's order of sums or in any, with activations in integers of 8 or 15 bits or in none.
 /// The packed classes do the same arithmetic whatever the packing, so a `w8a16` over 4-bit weights would compute, and
 /// its records would be compared with those of 8-bit weights.
 fn suits(class: Class, formats: &BTreeMap<Format, u64>) -> Result<(), String> {
@@ -135,6 +152,16 @@ mod tests {
     }
 
     #[test]
+    fn a_class_that_keeps_the_promise_is_one_that_the_backend_has_kernels_for() {
+        let of = |name, backend| deterministic(Class::by_name(name).unwrap(), backend).name;
+        for (free, on_cpu, elsewhere) in
+            [("w4a16-free", "w4a15", "w4a16"), ("w8a16-free", "w8a15", "w8a16"), ("bf16-free", "bf16", "bf16")]
+        {
+            assert_eq!([of(free, "cpu"), of(free, "cuda")], [on_cpu, elsewhere]);
+        }
+    }
+
+    #[test]
     fn a_class_says_what_the_weights_are() {
         let all = [Format::ALL.to_vec(), vec![Format::Affine { bits: AffineBits::Eight, group: 64 }]].concat();
         for format in all {
@@ -158,10 +185,15 @@ mod tests {
             ("synthetic:qwen3-tiny?format=q8_0", "w4a16", "w8a16"),
         ] {
             let model = Model::open(spec).unwrap();
-            let error = choose(&model, Some(lie)).unwrap_err().to_string();
-            assert!(error.contains(&format!("which is {truth}")) && error.contains("leave the class out"), "{error}");
             assert_eq!(choose_for_device(&model, None).unwrap(), choose(&model, Some(truth)).unwrap());
             let unasked = choose(&model, None).unwrap();
+            for (error, taken) in
+                [(choose(&model, Some(lie)), unasked.name), (choose_for_device(&model, Some(lie)), truth)]
+            {
+                let error = error.unwrap_err().to_string();
+                assert!(error.contains(&format!("which is {truth}")), "{error}");
+                assert!(error.contains(&format!("leave the class out, which takes {taken}")), "{error}");
+            }
             assert_eq!((unasked.plain().name, unasked.name), (truth, &*truth.replace("a16", "a15")));
             assert_eq!(
                 choose_for_device(&model, Some(unasked.name)).unwrap(),

@@ -310,7 +310,7 @@ mod tests {
         assert_eq!(i.token.bits_per_weight, 4.25);
         assert_eq!(i.token.streamed_bytes, 4_022_272_000 / 32 * 17);
         assert_eq!(i.token.kv_bytes, 147_456);
-        assert_eq!((i.class, i.shape.trained_positions), ("w4a16", 40_960));
+        assert_eq!((i.class, i.shape.trained_positions), ("w4a15", 40_960));
         assert_eq!(i.parameters - i.token.streamed_weights, 36 * (2 * 2560 + 2 * 128) + 2560, "the norms");
     }
 

@@ -6,6 +6,7 @@ use std::path::Path;
 use tare_core::Fault;
 use tare_ops::{Class, OpName, OpShape};
 
+use crate::classes;
 use crate::guard::{self, Guard};
 use crate::plans::BUILT_IN;
 use crate::strategy::{AUTO, ByRows, Strategy};
@@ -128,7 +129,8 @@ impl PlanSpec {
             Some(what) if self.deterministic => {
                 let expected = "a class in which an answer depends on its request alone";
                 let found = format!("{}, in which it may depend on {what}", class.name);
-                Err(Fault::new(at(), expected, found).remedy(format!("take class {}", class.plain().name)))
+                let other = classes::deterministic(class, backend);
+                Err(Fault::new(at(), expected, found).remedy(format!("take class {}", other.name)))
             }
             _ => Ok(()),
         }

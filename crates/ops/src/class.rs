@@ -183,8 +183,8 @@ impl Class {
         CLASSES.into_iter().find(|c| c.name == name).unwrap_or(self)
     }
 
-    /// The class of the same packed weights whose activations are integers of 15 bits: for a processor the fastest in which an answer
-    /// depends on its request alone and activations keep their 16 bits.
+    /// The class of the same packed weights with activations in integers of 15 bits by 32, in which an answer depends on
+    /// its request alone; none where weights are not packed.
     pub fn in_fifteen_bits(self) -> Option<Self> {
         CLASSES.into_iter().find(|c| c.rounding == Rounding::Int15 && c.plain() == self.plain())
     }

@@ -3,6 +3,7 @@
 //! These are the denominators of "percent of floor". Each is the median of at least five rounds, every round is kept,
 //! and the readings follow from the kept rounds alone ([`Ceilings::readings_of`]).
 
+mod dot;
 mod fma;
 mod kept;
 mod sampler;
@@ -19,6 +20,7 @@ use crate::host::Host;
 use crate::memory::ResidentMemory;
 use crate::quiet::Quietness;
 use crate::region::Region;
+use dot::Dot;
 use fma::Fma;
 use serde::{Deserialize, Serialize};
 use std::hint::black_box;
@@ -55,6 +57,11 @@ pub struct Readings {
     pub fma_f32_1t_flop_per_s: Reading<u64>,
     /// F32 operations of all usable threads together in a second.
     pub fma_f32_all_flop_per_s: Reading<u64>,
+    /// Operations of products of bytes, of one thread in a second: in vectors, or where there are tiles twice those of BF16, whose tiles
+    /// have half as many columns and take as long (Intel's optimization manual, on TMUL).
+    pub dot_int8_1t_op_per_s: Reading<u64>,
+    /// The same of all usable threads together.
+    pub dot_int8_all_op_per_s: Reading<u64>,
     /// Operations of products of BF16 tiles that come out of L2, of one thread in a second.
     pub tiles_1t_flop_per_s: Reading<u64>,
     /// The same of all usable threads together.
@@ -93,6 +100,8 @@ pub enum Work {
     ReadBytes,
     /// F32 multiply-adds, two operations each.
     FmaF32Flop,
+    /// Multiply-adds of bytes in vectors, two operations each.
+    DotInt8Op,
     /// Multiply-adds in products of BF16 tiles out of L2, two operations each.
     TileFlop,
     /// The same of tiles that stay in registers.
@@ -151,9 +160,14 @@ impl Ceilings {
         for team in teams(&cpus) {
             series.push(fma_series(host, effort, team));
         }
-        for team in teams(&cpus).filter(|_| amx::usable().available().is_some()) {
-            series.push(tile_series(effort, team, Work::TileFlop));
-            series.push(tile_series(effort, team, Work::TileRegistersFlop));
+        let tiles = amx::usable().available().is_some();
+        for team in teams(&cpus) {
+            if tiles {
+                series.push(tile_series(effort, team, Work::TileFlop));
+                series.push(tile_series(effort, team, Work::TileRegistersFlop));
+            } else if let Some(dot) = Dot::best(&host.features) {
+                series.push(dot_series(dot, effort, team));
+            }
         }
         let mut refusals = Vec::new();
         for team in teams(&cpus) {
@@ -192,11 +206,17 @@ impl Ceilings {
                 Some(s) => Reading::Available((s.per_round as f64 * 1e9 / median(&s.ns)).round() as u64),
             }
         };
+        let dots = |threads: usize| match rate(Work::TileFlop, threads) {
+            Reading::Available(flops) => Reading::Available(Work::INT8_TO_BF16 * flops),
+            Reading::Unavailable { .. } => rate(Work::DotInt8Op, threads),
+        };
         Readings {
             read_1t_bytes_per_s: rate(Work::ReadBytes, 1),
             read_all_bytes_per_s: rate(Work::ReadBytes, all),
             fma_f32_1t_flop_per_s: rate(Work::FmaF32Flop, 1),
             fma_f32_all_flop_per_s: rate(Work::FmaF32Flop, all),
+            dot_int8_1t_op_per_s: dots(1),
+            dot_int8_all_op_per_s: dots(all),
             tiles_1t_flop_per_s: rate(Work::TileFlop, 1),
             tiles_all_flop_per_s: rate(Work::TileFlop, all),
             tile_registers_all_flop_per_s: rate(Work::TileRegistersFlop, all),
@@ -205,6 +225,9 @@ impl Ceilings {
 }
 
 impl Work {
+    /// Operations of a product of tiles of bytes to one of tiles of BF16.
+    pub const INT8_TO_BF16: u64 = 2;
+
     fn is_of_tiles(self) -> bool {
         matches!(self, Work::TileFlop | Work::TileRegistersFlop)
     }
@@ -228,17 +251,33 @@ fn teams(cpus: &[usize]) -> impl Iterator<Item = &[usize]> {
 
 fn fma_series(host: &Host, effort: &Effort, cpus: &[usize]) -> Series {
     let kind = Fma::best(&host.features);
-    let run = |turns: u64| move |_thread: usize| _ = black_box(kind.run(turns));
+    let run = move |turns: u64| _ = black_box(kind.run(turns));
+    in_registers((Work::FmaF32Flop, kind.name(), kind.flop_per_turn()), effort, cpus, run)
+}
+
+fn dot_series(kind: Dot, effort: &Effort, cpus: &[usize]) -> Series {
+    let run = move |turns: u64| _ = black_box(kind.run(turns));
+    in_registers((Work::DotInt8Op, kind.name(), kind.ops_per_turn()), effort, cpus, run)
+}
+
+/// Rounds of turns that stay in registers, of so many operations each.
+fn in_registers(
+    (what, kernel, per_turn): (Work, &str, u64),
+    effort: &Effort,
+    cpus: &[usize],
+    turns_of: impl Fn(u64) + Copy + Sync,
+) -> Series {
+    let run = |turns: u64| move |_thread: usize| turns_of(turns);
     // A first round wakes the units (wide vectors start at a reduced rate on some processors) and tells the speed.
     const TRIAL_TURNS: u64 = 1 << 20;
     let trial = team::timed_rounds(cpus, 2, run(TRIAL_TURNS));
     let turns = (TRIAL_TURNS as f64 * effort.fma_round_ns as f64 / trial[1] as f64).max(1.0) as u64;
     Series {
-        what: Work::FmaF32Flop,
+        what,
         threads: cpus.len(),
-        kernel: kind.name().to_string(),
+        kernel: kernel.to_string(),
         screening: false,
-        per_round: kind.flop_per_turn() * turns * cpus.len() as u64,
+        per_round: per_turn * turns * cpus.len() as u64,
         huge_bytes: Reading::unavailable("multiply-adds read no buffer"),
         l3_bytes: Reading::unavailable("multiply-adds read no buffer"),
         ns: team::timed_rounds(cpus, effort.rounds, run(turns)),
@@ -356,99 +395,4 @@ fn median(ns: &[u64]) -> f64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::cache::Cache;
-
-    pub(super) const SMALL: Effort = Effort {
-        buffer_bytes_limit: 8 << 20,
-        fill_ns_limit: 500_000_000,
-        rounds: 5,
-        read_series_ns: 0,
-        fma_round_ns: 1_000_000,
-        quiet_window: Duration::ZERO,
-        busy_limit: 1.0,
-    };
-
-    #[test]
-    fn the_readings_follow_from_the_kept_rounds() {
-        let host = Host::read();
-        let c = Ceilings::measure(&host, &SMALL);
-        assert_eq!(Ceilings::readings_of(&c.series), c.readings);
-        let finals: Vec<&Series> = c.series.iter().filter(|s| !s.screening).collect();
-        let kinds = if amx::usable().available().is_some() { 4 } else { 2 };
-        assert_eq!(finals.len(), if c.threads > 1 { 2 * kinds } else { kinds });
-        let tiles = &c.readings.tiles_all_flop_per_s;
-        assert_eq!(tiles.available().is_some(), kinds == 4, "{tiles}");
-        assert!(finals.iter().all(|s| s.ns.len() == SMALL.rounds && s.per_round > 0));
-        let read = finals.iter().find(|s| s.what == Work::ReadBytes).unwrap();
-        assert!(read.per_round <= SMALL.buffer_bytes_limit);
-        // Slower than a disk or faster than any processor's cache would be a unit mixed up, not a slow host.
-        let rate = *c.readings.read_1t_bytes_per_s.available().unwrap();
-        assert!((10_000_000..10_000_000_000_000).contains(&rate), "{rate}");
-        let rate = *c.readings.fma_f32_1t_flop_per_s.available().unwrap();
-        assert!((1_000_000..10_000_000_000_000).contains(&rate), "{rate}");
-    }
-
-    #[test]
-    fn screening_and_short_series_give_no_figure() {
-        let one = Series {
-            what: Work::ReadBytes,
-            threads: 1,
-            kernel: "k".into(),
-            screening: false,
-            per_round: 1000,
-            huge_bytes: Reading::unavailable("x"),
-            l3_bytes: Reading::unavailable("x"),
-            ns: vec![10, 30, 20, 90, 20],
-        };
-        let screened = Series { screening: true, ns: vec![1; 9], ..one.clone() };
-        let r = Ceilings::readings_of(&[screened.clone(), one.clone()]);
-        assert_eq!(r.read_1t_bytes_per_s, Reading::Available(50_000_000_000));
-        assert_eq!(r.read_all_bytes_per_s, r.read_1t_bytes_per_s);
-        assert!(r.fma_f32_1t_flop_per_s.available().is_none());
-        assert!(Ceilings::readings_of(&[screened]).read_1t_bytes_per_s.available().is_none());
-        let short = Series { ns: vec![1; 4], ..one };
-        assert!(Ceilings::readings_of(&[short]).read_1t_bytes_per_s.to_string().contains("4 rounds"));
-    }
-
-    #[test]
-    fn the_buffer_is_past_the_cache_and_within_memory() {
-        let mut host = Host::read();
-        host.cpu.caches.l3 = Reading::Available(Cache { bytes_each: 100 << 20, instances: 2 });
-        host.memory.available_bytes = Reading::Available(64 << 30);
-        host.allowance.memory_limit_bytes = Reading::Available(None);
-        assert_eq!(buffer_bytes(&host, &Effort::FULL), 1600 << 20);
-        host.memory.available_bytes = Reading::Available(2 << 30);
-        assert_eq!(buffer_bytes(&host, &Effort::FULL), 512 << 20);
-        host.allowance.memory_limit_bytes = Reading::Available(Some(1 << 30));
-        host.allowance.memory_used_bytes = Reading::Available(512 << 20);
-        assert_eq!(buffer_bytes(&host, &Effort::FULL), 128 << 20);
-        assert_eq!(buffer_bytes(&host, &SMALL), 8 << 20);
-    }
-
-    #[test]
-    fn what_is_read_again_and_again_does_not_fit_into_the_cache() {
-        let mut host = Host::read();
-        host.cpu.caches.l3 = Reading::Available(Cache { bytes_each: 100 << 20, instances: 2 });
-        host.memory.available_bytes = Reading::Available(64 << 30);
-        host.allowance.memory_limit_bytes = Reading::Available(None);
-        assert_eq!(past_caches(&host, 1), Ok(800 << 20));
-        assert_eq!(past_caches(&host, 3 << 30), Ok(3 << 30), "as many bytes as are streamed");
-        host.memory.available_bytes = Reading::Available(2 << 30);
-        assert_eq!(past_caches(&host, 1), Ok(512 << 20), "what there is, past twice the cache");
-        assert!(past_caches(&host, 600 << 20).is_err(), "fewer bytes than are streamed");
-        host.memory.available_bytes = Reading::Available(1 << 30);
-        let said = past_caches(&host, 1).unwrap_err();
-        assert!(
-            said.contains("200.00 MiB of L3") && said.contains("400.00 MiB") && said.contains("256.00 MiB"),
-            "{said}"
-        );
-    }
-
-    #[test]
-    fn the_median_of_an_even_number_lies_between() {
-        assert_eq!(median(&[4, 1, 3, 2]), 2.5);
-        assert_eq!(median(&[9]), 9.0);
-    }
-}
+mod tests;

@@ -10,6 +10,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("tare-probe", &["tare-core"]),
     ("tare-ops", &["tare-core", "tare-formats"]),
     ("tare-cpu", &["tare-core", "tare-formats", "tare-ops", "tare-probe"]),
+    ("tare-emulated", &["tare-cpu", "tare-ops"]),
     ("tare-cuda", &["tare-core", "tare-formats", "tare-ops", "tare-probe"]),
     ("tare-model", &["tare-core", "tare-formats", "tare-ops"]),
     ("tare-text", &["tare-core", "tare-formats"]),
@@ -52,8 +53,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("xtask", &["tare-core"]),
 ];
 
-/// The concrete backends. Tests of the packages above them use the reference backend of ops.
-const BACKENDS: [&str; 2] = ["tare-cpu", "tare-cuda"];
+/// The concrete backends, one of them for tests alone. Tests of the packages above them use the reference backend of ops.
+const BACKENDS: [&str; 3] = ["tare-cpu", "tare-emulated", "tare-cuda"];
 /// Packages whose tests must not see a concrete backend either.
 const BACKEND_BLIND: [&str; 3] = ["tare-model", "tare-engine", "tare-server"];
 

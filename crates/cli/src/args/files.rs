@@ -50,7 +50,7 @@ pub(crate) struct InspectArgs {
         required_unless_present = "model"
     )]
     pub(crate) named: Option<String>,
-    /// Arithmetic class whose KV cache is counted [default: that of the file's format]
+    /// Arithmetic class whose KV cache is counted [default: the one that the file's format has on a processor]
     #[arg(long, value_name = "CLASS")]
     pub(crate) class: Option<String>,
     /// Memory the model may use, in GiB [default: this host's]

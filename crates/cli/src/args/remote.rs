@@ -20,7 +20,7 @@ pub(crate) struct RemoteArgs {
     #[arg(long, value_name = "MODEL", requires = "url")]
     pub(crate) gate_model: Option<String>,
     /// Arithmetic class of the server, whose limits judge it: any of gates.toml; 8-bit activations are w4a8 or w8a8
-    /// [default: the class that tare runs these weights in]
+    /// [default: that of these weights, activations not in integers: f32, bf16, w4a16 or w8a16]
     #[arg(long, value_name = "CLASS", requires = "gate_model")]
     pub(crate) gate_class: Option<String>,
     /// A number that is mixed into the seed where nothing judges, so that no prefix cache has seen the prompts

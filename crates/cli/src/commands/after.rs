@@ -20,7 +20,7 @@ use tare_lab::study::{ArmSpec, WorkSpec};
 use crate::args::{BackendName, CampaignArgs, NextArgs, PrefillLogits};
 use crate::campaigning::{Ready, conduct};
 use crate::settings::Settings;
-use crate::setup::open_model;
+use crate::setup::{on, open_model};
 use crate::weighing::{request, rig};
 
 /// Rounds of the comparison: the least with which a verdict at 5 % is possible, and two to spare.
@@ -51,8 +51,9 @@ fn is(path: &Path, sha256: &str) -> bool {
     std::fs::read(path).is_ok_and(|bytes| sha256_hex(&bytes) == sha256)
 }
 
-/// The command that holds a later build against the one of decision `id`, on the same request.
-pub(crate) fn command(args: &NextArgs, id: &str) -> String {
+/// The command that holds a later build against the one of decision `id`, on the same request and in `class`, in which
+/// it ran: another build may have another default.
+pub(crate) fn command(args: &NextArgs, class: &str, id: &str) -> String {
     let w = &args.work;
     let mut words = vec![format!("tare next -m {} -p {} -n {}", args.model, w.prompt_tokens, w.max_tokens)];
     let given = [
@@ -60,7 +61,7 @@ pub(crate) fn command(args: &NextArgs, id: &str) -> String {
         ("--seed", (w.seed > 0).then(|| w.seed.to_string())),
         ("--backend", backend(args)),
         ("--plan", args.how.plan.clone()),
-        ("--class", args.how.class.clone()),
+        ("--class", Some(class.to_string())),
         ("--isa", args.how.isa.clone()),
         ("--threads", args.how.threads.map(|n| n.to_string())),
         ("--output", args.output.as_ref().map(|p| p.display().to_string())),
@@ -120,7 +121,8 @@ pub(crate) fn run(after: &str, args: &NextArgs, settings: &Settings) -> Result<(
             kept(settings, &d.provenance.binary_sha256)?
         }
     };
-    let ready = Ready::new(study(args, &old), settings)?;
+    let class = on(&args.how, settings).class(&open_model(&args.model, settings)?, args.how.class.as_deref())?;
+    let ready = Ready::new(study(args, &old, class.name), settings)?;
     let how =
         CampaignArgs { output: args.output.clone(), resume: false, close: false, dry_run: false, json: args.json };
     let closed = conduct(&ready, &how, settings)?;
@@ -194,12 +196,12 @@ fn kept(settings: &Settings, sha256: &str) -> Result<PathBuf> {
         .into())
 }
 
-/// The request of `tare next`, by the old build and by this one.
-fn study(args: &NextArgs, old: &Path) -> Study {
+/// The request of `tare next`, by the old build and by this one, both in `class`.
+fn study(args: &NextArgs, old: &Path, class: &str) -> Study {
     let arm = |label: &str, build: Option<&Path>| ArmSpec {
         label: label.to_string(),
         plan: args.how.plan.clone(),
-        class: args.how.class.clone(),
+        class: Some(class.to_string()),
         threads: args.how.threads,
         keep_workers: args.how.keep_workers,
         isa: args.how.isa.clone(),
@@ -239,5 +241,28 @@ fn study(args: &NextArgs, old: &Path) -> Study {
         warmup_tokens: 3,
         role: Role::HeldOut,
         arms: vec![arm("baseline", Some(old)), arm(CANDIDATE, None)],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        next: NextArgs,
+    }
+
+    #[test]
+    fn the_class_is_named_to_both_builds_whoever_chose_it() {
+        let asked: [&[&str]; 2] = [&[], &["--class", "w4a15"]];
+        for more in asked {
+            let args = Line::parse_from([&["next", "-m", "m", "-p", "24", "-n", "6"], more].concat()).next;
+            assert_eq!(command(&args, "w4a15", "ID"), "tare next -m m -p 24 -n 6 --class w4a15 --after ID");
+            let arms = study(&args, Path::new("old"), "w4a15").arms;
+            assert!(arms.len() == 2 && arms.iter().all(|a| a.class.as_deref() == Some("w4a15")), "{arms:?}");
+        }
     }
 }

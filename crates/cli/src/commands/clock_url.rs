@@ -145,7 +145,8 @@ fn judge(
 ) -> Result<(String, Reading<GateReport>)> {
     let request = &requests[0];
     let rig = rig(model, &HowArgs { class: None, ..args.how.clone() }, std::slice::from_ref(request), settings)?;
-    let class = args.remote.gate_class.clone().unwrap_or_else(|| rig.class.name.to_string());
+    // Of a stranger's server nobody knows that its activations are integers.
+    let class = args.remote.gate_class.clone().unwrap_or_else(|| rig.class.plain().name.to_string());
     let ids = match judgeable(request, rounds) {
         Reading::Available(ids) => ids,
         Reading::Unavailable { why } => return Ok((class, Reading::unavailable(why))),

@@ -233,6 +233,7 @@ fn print_host(host: &Host, quiet: &Quietness) {
 fn print_ceilings(c: &Ceilings, origin: &Origin) {
     let bytes = |r: &tare_core::Reading<u64>| r.clone().map(|v| format!("{:.1} GB/s", v as f64 / 1e9));
     let flops = |r: &tare_core::Reading<u64>| r.clone().map(|v| format!("{:.1} GFLOP/s", v as f64 / 1e9));
+    let ops = |r: &tare_core::Reading<u64>| r.clone().map(|v| format!("{:.1} GOP/s", v as f64 / 1e9));
     println!(
         "read        {} one thread, {} all {}",
         bytes(&c.readings.read_1t_bytes_per_s),
@@ -245,6 +246,10 @@ fn print_ceilings(c: &Ceilings, origin: &Origin) {
         flops(&c.readings.fma_f32_all_flop_per_s),
         c.threads
     );
+    match (&c.readings.dot_int8_1t_op_per_s, &c.readings.dot_int8_all_op_per_s) {
+        (Reading::Unavailable { why }, _) => println!("dot int8    unavailable: {why}"),
+        (one, all) => println!("dot int8    {} one thread, {} all {}", ops(one), ops(all), c.threads),
+    }
     match (&c.readings.tiles_1t_flop_per_s, &c.readings.tiles_all_flop_per_s) {
         (Reading::Unavailable { why }, _) => println!("tiles bf16  unavailable: {why}"),
         (one, all) => println!(
@@ -295,7 +300,7 @@ fn print_statements(how: &How) {
         Some(what) => println!(
             "class {}: the last bits of an answer may depend on {what}; class {} depends on the request alone",
             how.class.name,
-            how.class.plain().name
+            tare_model::classes::deterministic(how.class, how.on.name()).name
         ),
     }
 }

@@ -73,7 +73,7 @@ fn print(i: &Inspect, tensors: bool) {
     );
     println!("            {} bytes of KV in class {}", grouped(t.kv_bytes), i.class);
     for c in &i.classes {
-        let note = if c.default { " (default)" } else { "" };
+        let note = if c.default { " (default on a processor)" } else { "" };
         match &c.kv_bytes_per_token {
             Reading::Available(kv) => println!(
                 "class       {:6} yes{note}: {}; {} bytes of KV a token",

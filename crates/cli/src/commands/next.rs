@@ -109,7 +109,7 @@ impl Seen<'_> {
             print(done, phases, &looked, doubts);
             if let (Some(id), Some(kept)) = (&decision, &kept) {
                 println!("decision draft: {id}; this build is kept as {}", kept.display());
-                println!("after a change: {}", after::command(args, id));
+                println!("after a change: {}", after::command(args, &done.record.arm.class, id));
             }
             if let Some(delay) = &args.delay {
                 println!("planted: {delay} %; of all this the ledger keeps the record alone");

@@ -38,11 +38,12 @@ const FLASH: Flag = value(
     To::None("the plan says which attention runs; `tare doctor --plan` shows it"),
 );
 const NO_MMAP: Flag = switch(&["--no-mmap"], "read the file instead of mapping it", To::None(MAPPED));
-const MAPPED: &str = "tare maps a .gguf file and reads packed weights where they lie in it";
+const MAPPED: &str =
+    "tare maps a .gguf file; what its kernels read in another order is packed anew when a plan is compiled";
 const MLOCK: Flag = switch(
     &["--mlock"],
     "keep the model in memory",
-    To::None("tare locks nothing: weights stay mapped, and the page cache may drop them when memory is short"),
+    To::None("tare locks nothing: what is read out of the mapped file may be dropped when memory is short"),
 );
 const SEED: Flag = value(
     &["-s", "--seed"],

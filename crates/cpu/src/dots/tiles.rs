@@ -9,7 +9,6 @@
 
 #[cfg(target_arch = "x86_64")]
 pub mod amx;
-#[cfg(any(test, feature = "emulation"))]
 pub mod emulated;
 
 use tare_ops::Isa;

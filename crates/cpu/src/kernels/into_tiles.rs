@@ -10,7 +10,7 @@
 //! tolerance: bit-identical to the reference's norm and rounding, but for numbers below the least normal one
 //! wins: one pass for all linears that read the same rows, and for the norm before them
 //! loses: a pass over cache and a meeting of the workers behind attention, where weights stand on the left; with a norm, workers past the number of rows of tiles
-//! fallback: the same code over emulated tiles
+//! fallback: none in what people run; emulated tiles are for tests (docs/adr/0030)
 //! evidence: none yet
 //! source: none
 //!

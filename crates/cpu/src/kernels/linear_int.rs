@@ -7,7 +7,7 @@
 //! preconditions: k a multiple of the format's block; any n, any T
 //! cost: the panels once for 64 rows of x; 2 T n k operations, each plane by itself
 //! tolerance: bit-identical to the reference, for every T, width and thread count
-//! wins: few rows, where weights are read as they come and unpacking is two operations for 128 nibbles; many rows on a host without tiles; two planes over F32 products, whose weights are unpacked into four times the registers
+//! wins: few rows, where weights are read as they come and unpacking is two operations for 128 nibbles; many rows on a host without tiles, and in a class of a stated order with tiles too; two planes over F32 products, whose weights are unpacked into four times the registers
 //! loses: two planes to one, at more than two rows; q6_k, whose sixteen scales a super-block are multiplied out for every row of a panel; one row of a narrow matrix, whose last panel is mostly empty
 //! fallback: the same code on AVX2 (`vpmaddubsw`) and on an array (`portable`)
 //! evidence: none yet

@@ -24,7 +24,7 @@ impl Registry {
     }
 
     /// The kernel written over [`Tiles`], for one instruction set.
-    pub(super) fn attention_in_tiles<T: Tiles>(&mut self) {
+    pub fn attention_in_tiles<T: Tiles>(&mut self) {
         let entry = Entry::Attention { method: Method::Tiles, f32: None, bf16: tiles::kernel::<T>() };
         self.free_attention(("tiles", T::ISA), Slack::Bf16Products, entry, many_rows_in_tiles);
     }

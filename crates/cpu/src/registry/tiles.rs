@@ -55,36 +55,9 @@ impl InTiles {
 }
 
 impl Registry {
-    /// Every kernel, and those of tiles over emulated ones as well: they run on every host, slowly, for tests.
-    #[cfg(feature = "emulation")]
-    pub fn emulating_tiles() -> Self {
-        use crate::lanes::array::Array;
-        use crate::tiles::emulated::Emulated;
-        use crate::{dots, pairs};
-
-        let mut r = Self::new();
-        // One form of each linear is enough; attention is tested on long contexts.
-        #[cfg(target_arch = "x86_64")]
-        {
-            use crate::lanes::{avx2::Avx2, avx512::Avx512};
-            if Emulated::<Avx512>::prove().is_some() {
-                r.attention_in_tiles::<Emulated<Avx512>>();
-            } else if Emulated::<Avx2>::prove().is_some() {
-                r.attention_in_tiles::<Emulated<Avx2>>();
-            }
-        }
-        #[cfg(target_arch = "aarch64")]
-        r.attention_in_tiles::<Emulated<crate::lanes::neon::Neon>>();
-        r.tiles::<Emulated<Array>>();
-        r.integers_in_tiles::<dots::tiles::emulated::Emulated>();
-        r.pairs::<pairs::emulated::Emulated>();
-        r.lossless::<pairs::emulated::Emulated, Emulated<Array>>();
-        r
-    }
-
     /// The linears written over [`DotTiles`], for one instruction set. More rows than one product takes are for tiles of BF16 where
     /// sums have any order, and for vectors where they have not.
-    pub(super) fn integers_in_tiles<T: DotTiles>(&mut self) {
+    pub fn integers_in_tiles<T: DotTiles>(&mut self) {
         for format in Format::ALL {
             let Some(integers) = visit(format, IntegersOf::<T>(PhantomData)) else { continue };
             let what = |word| (OpName::Linear, format, word, T::ISA);
@@ -96,7 +69,7 @@ impl Registry {
     }
 
     /// The linear written over [`Pairs`], for one instruction set.
-    pub(super) fn pairs<P: Pairs>(&mut self) {
+    pub fn pairs<P: Pairs>(&mut self) {
         let (op, format, isa) = (OpName::Linear, Format::BF16, P::ISA);
         let (key, format) = (format!("{op}.{format}.pairs.{isa}"), Some(format));
         let (order, slack, roundings, fits) = (Order::Free, Slack::F32, IN_BF16, few_rows);
@@ -105,7 +78,7 @@ impl Registry {
     }
 
     /// BF16 in 12 bits, for the levels of few rows and of many. They stand behind all others: a plan that wants them says so.
-    pub(super) fn lossless<P: Pairs, T: Tiles>(&mut self) {
+    pub fn lossless<P: Pairs, T: Tiles>(&mut self) {
         let format = Format::BF16;
         let how = (Order::Free, Slack::F32, IN_BF16);
         let few = Entry::LinearLossless(linear_lossless::kernel::<P>());
@@ -122,7 +95,7 @@ impl Registry {
     }
 
     /// The kernels written over [`Tiles`], for one instruction set.
-    pub(super) fn tiles<T: Tiles>(&mut self) {
+    pub fn tiles<T: Tiles>(&mut self) {
         // The other plain formats belong to no class that rounds activations to BF16.
         let coded = Format::ALL.into_iter().filter_map(|f| Some((f, visit(f, OfFormat::<T>(PhantomData))?)));
         for (format, kernel) in [(Format::BF16, InTiles::of::<T, Bf16Rows>(false))].into_iter().chain(coded) {

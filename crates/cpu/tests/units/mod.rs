@@ -14,7 +14,7 @@ pub(crate) const ROWS: usize = 45;
 
 /// A backend that has every kernel of tiles, over emulated tiles too.
 pub(crate) fn backend(threads: usize) -> CpuBackend {
-    CpuBackend::emulating_tiles(CpuConfig { threads, isa: detect_isa(), pin: false, keep_workers: false }).unwrap()
+    tare_emulated::backend(CpuConfig { threads, isa: detect_isa(), pin: false, keep_workers: false }).unwrap()
 }
 
 /// Noise of size `size`.

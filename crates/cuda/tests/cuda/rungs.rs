@@ -100,9 +100,14 @@ fn in_the_references_order_every_rung_binds_the_same() {
     };
     let all = RUNGS.map(bound);
     assert!(all.iter().all(|b| *b == all[0]));
-    let spec = PlanSpec::find("split-k").unwrap();
-    let refused = spec.runs(&emulated().describe().name, Class::by_name("w4a16").unwrap()).unwrap_err().to_string();
-    assert!(refused.contains("cuda") && refused.contains("share the columns"), "{refused}");
+    let refused = |plan: &str, class: &str| {
+        let (spec, class) = (PlanSpec::find(plan).unwrap(), Class::by_name(class).unwrap());
+        spec.runs(&emulated().describe().name, class).unwrap_err().to_string()
+    };
+    let said = refused("split-k", "w4a16");
+    assert!(said.contains("cuda") && said.contains("share the columns"), "{said}");
+    let said = refused("deterministic", "w4a16-free");
+    assert!(said.ends_with("take class w4a16"), "{said}");
 }
 
 #[test]

@@ -23,7 +23,9 @@ impl Scene {
         let model = Model::open(spec).unwrap();
         let lengths = Lengths { depth, prompt_tokens: 20, output_tokens: 4 };
         let request = ClockedRequest::drawn(lengths, model.config().vocab, 1).unwrap();
-        let class = tare_model::classes::choose_for_device(&model, None).unwrap();
+        // The plain class of the weights: where activations become integers, stages of their own stand before linears, and
+        // tests look at the stages of a group one by one.
+        let class = On::Cpu.class(&model, None).unwrap().plain();
         Self { model, request, class }
     }
 
@@ -69,6 +71,8 @@ pub(crate) fn made_up() -> Ceilings {
             read_all_bytes_per_s: bytes,
             fma_f32_1t_flop_per_s: flops.clone(),
             fma_f32_all_flop_per_s: flops.clone(),
+            dot_int8_1t_op_per_s: flops.clone(),
+            dot_int8_all_op_per_s: flops.clone(),
             tiles_1t_flop_per_s: flops.clone(),
             tiles_all_flop_per_s: flops.clone(),
             tile_registers_all_flop_per_s: flops,

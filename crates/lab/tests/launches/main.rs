@@ -97,6 +97,8 @@ fn unmeasured() -> tare_probe::Ceilings {
             read_all_bytes_per_s: none(),
             fma_f32_1t_flop_per_s: none(),
             fma_f32_all_flop_per_s: none(),
+            dot_int8_1t_op_per_s: none(),
+            dot_int8_all_op_per_s: none(),
             tiles_1t_flop_per_s: none(),
             tiles_all_flop_per_s: none(),
             tile_registers_all_flop_per_s: none(),

@@ -1,13 +1,13 @@
-//! The same products for five rows of x and more in two planes, eight at once in tiles.
+//! The same products for five to eight rows of x in two planes, all at once in tiles.
 //!
 //! math, shapes, layout, preconditions: those of [`linear_int`](super)
 //! precision: as there: sums of integers are exact, and what follows them is done in the same order
-//! cost: the panels once, their codes made bytes again for every eight rows; 4 T n k operations
+//! cost: the panels once, their codes made bytes once; 32 n k operations, those of eight rows for every T
 //! tolerance: the bits of [`linear_int`](super), for every T and thread count
-//! wins: five to eight rows: a product of tiles takes the place of many instructions, and codes become bytes in fewer steps than BF16
-//! loses: fewer rows; more than eight, which tiles of BF16 take 16 at a time in a class in any order, and vectors take sooner in one of a stated order; one plane, where what becomes of the sums takes as long as the products that tiles save
+//! wins: five to eight rows, which are one product: it takes the place of many instructions, and codes become bytes in fewer steps than BF16
+//! loses: fewer rows; more rows, to tiles of BF16, which take 16 at a time, in a class in any order, and in one of a stated order to vectors, which were faster than these products eight rows at a time where that was measured: throttled tiles, 16 threads (`20261202T004539Z-13e4d9ac75297e37`); one plane, where what becomes of the sums takes as long as the products that tiles save
 //! fallback: [`linear_int`](super)
-//! evidence: none yet
+//! evidence: 20261202T004539Z-13e4d9ac75297e37
 //! source: activations as A, since a product takes as long as A has rows, by our own probe
 //!
 //! A panel goes through three steps, four units at a time: codes become bytes in L1, products make sums of them there, and sums
@@ -42,7 +42,8 @@ pub fn kernel<T: DotTiles, F: Coded>() -> LinearIntFn {
 /// # Safety
 /// That of [`LinearIntFn`].
 unsafe fn run<T: DotTiles, F: Coded>(call: &LinearInt, rows: usize, region: Region) {
-    if rows < LEAST {
+    // A step may have fewer rows than its bucket; more than one product takes, the registry never gives.
+    if !(LEAST..=TOGETHER).contains(&rows) {
         // SAFETY: the caller's promise.
         return unsafe { super::run::<T::D, F, PLANES>(call, rows, region) };
     }
@@ -59,7 +60,7 @@ const fn columns<F: Coded>() -> usize {
     if F::GROUP < UNIT { F::GROUP } else { UNIT }
 }
 
-/// Weight rows `share` times all rows of x.
+/// Weight rows `share` times all rows of x, which are no more than a product takes.
 struct Share<'a, F> {
     call: &'a LinearInt,
     rows: usize,
@@ -73,11 +74,9 @@ impl<F: Coded> DotTileKernel for Share<'_, F> {
         let last = self.call.weight.panel(self.share.end.next_multiple_of(ROWS));
         let mut room = Room::new();
         for n in self.share.clone().step_by(ROWS) {
-            for first in (0..self.rows).step_by(TOGETHER) {
-                let place = Place { call: self.call, rows: self.rows, t: first, n, last };
-                // SAFETY: the contract of `LinearIntFn`.
-                unsafe { place.in_tiles::<T, F>(t, &mut room) };
-            }
+            let place = Place { call: self.call, rows: self.rows, t: 0, n, last };
+            // SAFETY: the contract of `LinearIntFn`; `run` lets no more rows through than a product takes.
+            unsafe { place.in_tiles::<T, F>(t, &mut room) };
         }
     }
 }
@@ -97,10 +96,10 @@ impl Room {
 }
 
 impl Place<'_> {
-    /// Outputs `n .. n + 16` of up to eight rows from `t` on.
+    /// Outputs `n .. n + 16` of all rows.
     ///
     /// # Safety
-    /// That of [`LinearIntFn`]; `t` is a multiple of eight.
+    /// That of [`LinearIntFn`]; there are eight rows at most, and `t` is the first.
     #[inline(always)]
     unsafe fn in_tiles<T: DotTiles, F: Coded>(&self, t: T, room: &mut Room) {
         let (l, units) = (t.dots().lanes(), self.call.weight.units);
@@ -109,8 +108,8 @@ impl Place<'_> {
         let turn = |i: usize| i * TURN..units.min((i + 1) * TURN);
         let turns = units.div_ceil(TURN);
         let mut acc = [l.splat(0.0); TOGETHER];
-        // SAFETY: units of the panel and of x. Where fewer than eight rows are left, what lies behind the last one is read, as
-        // `Codes` allows, and what comes of it is not stored.
+        // SAFETY: units of the panel and of x. Where there are fewer than eight rows, what lies behind the last one is
+        // read, as `Codes` allows, and what comes of it is not stored.
         unsafe {
             self.unpack::<T, F>(t, turn(0), &mut room.codes[0]);
             for i in 0..turns {
@@ -124,8 +123,8 @@ impl Place<'_> {
             }
             self.add::<T, F>(t, turn(turns - 1), (x, stride), &room.sums[(turns - 1) % 2], &mut acc);
             for (m, acc) in acc.iter().enumerate() {
-                if self.t + m < self.rows {
-                    self.call.end.store(l, self.t + m, self.n, *acc);
+                if m < self.rows {
+                    self.call.end.store(l, m, self.n, *acc);
                 }
             }
         }
@@ -148,12 +147,8 @@ impl Place<'_> {
         let (d, l) = (t.dots(), t.dots().lanes());
         for (unit, to) in units.zip(to) {
             let (codes, scales) = self.unit::<F>(unit);
-            // The first rows bring the panel into cache for those that follow.
-            let comes = self.t == 0;
-            if comes {
-                self.ask(l, codes, F::UNIT_BYTES);
-            }
-            if comes && unit % F::UNITS == 0 {
+            self.ask(l, codes, F::UNIT_BYTES);
+            if unit % F::UNITS == 0 {
                 self.ask(l, scales, self.call.weight.block_bytes - F::UNITS * F::UNIT_BYTES);
             }
             if F::BITS < 8 {
