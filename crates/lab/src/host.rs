@@ -125,7 +125,11 @@ pub fn record_ceilings(ceilings: &Ceilings, threads: usize) -> Vec<Ceiling> {
             resource,
             threads: s.threads as u32,
             working_set_bytes: if resource == Resource::Bytes { s.per_round } else { 0 },
-            pages: pages(s),
+            pages: if tiles.is_some() {
+                format!("none: {times} times the samples of {PRODUCT_CEILING}")
+            } else {
+                pages(s)
+            },
             samples: Reading::Available(
                 s.ns.iter()
                     .map(|&ns| CeilingSample { round: None, turn: None, amount: times * s.per_round, ns })
@@ -219,5 +223,35 @@ fn pages(s: &Series) -> String {
         (Work::FmaF32Flop | Work::DotInt8Op, _) => "none: registers".into(),
         (_, Reading::Available(b)) => format!("{b} bytes in huge pages"),
         (_, Reading::Unavailable { why }) => format!("unknown: {why}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn products_of_bytes_are_measured_or_said_to_follow_from_tiles() {
+        let of = |what, per_round| Series {
+            what,
+            threads: 2,
+            kernel: "k".into(),
+            screening: false,
+            per_round,
+            huge_bytes: Reading::unavailable("x"),
+            l3_bytes: Reading::unavailable("x"),
+            ns: vec![100; 5],
+        };
+        let dots = |series: Vec<Series>| {
+            let (readings, quietness) = (Ceilings::readings_of(&series), Quietness::observe(std::time::Duration::ZERO));
+            let ceilings = Ceilings { readings, threads: 2, quietness, series, spent_ns: 0 };
+            let found = record_ceilings(&ceilings, 2).into_iter().find(|c| c.name == INT8_CEILING).unwrap();
+            (found.samples.map(|all| all[0].amount), found.pages)
+        };
+        let (amount, pages) = dots(vec![of(Work::DotInt8Op, 300)]);
+        assert_eq!((amount, pages.as_str()), (Reading::Available(300), "none: registers"));
+        let (amount, pages) = dots(vec![of(Work::TileFlop, 700)]);
+        assert_eq!((amount, pages.as_str()), (Reading::Available(1400), "none: 2 times the samples of products-bf16"));
+        assert!(dots(vec![of(Work::FmaF32Flop, 300)]).0.available().is_none());
     }
 }

@@ -246,9 +246,13 @@ fn print_ceilings(c: &Ceilings, origin: &Origin) {
         flops(&c.readings.fma_f32_all_flop_per_s),
         c.threads
     );
+    let tiles = c.readings.tiles_all_flop_per_s.available().is_some();
     match (&c.readings.dot_int8_1t_op_per_s, &c.readings.dot_int8_all_op_per_s) {
         (Reading::Unavailable { why }, _) => println!("dot int8    unavailable: {why}"),
-        (one, all) => println!("dot int8    {} one thread, {} all {}", ops(one), ops(all), c.threads),
+        (one, all) => {
+            let how = if tiles { ", taken as twice the tiles" } else { "" };
+            println!("dot int8    {} one thread, {} all {}{how}", ops(one), ops(all), c.threads);
+        }
     }
     match (&c.readings.tiles_1t_flop_per_s, &c.readings.tiles_all_flop_per_s) {
         (Reading::Unavailable { why }, _) => println!("tiles bf16  unavailable: {why}"),

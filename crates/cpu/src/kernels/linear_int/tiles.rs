@@ -5,7 +5,7 @@
 //! cost: the panels once, their codes made bytes once; 32 n k operations, those of eight rows for every T
 //! tolerance: the bits of [`linear_int`](super), for every T and thread count
 //! wins: five to eight rows, which are one product: it takes the place of many instructions, and codes become bytes in fewer steps than BF16
-//! loses: fewer rows; more rows, to tiles of BF16, which take 16 at a time, in a class in any order, and in one of a stated order to vectors, which were faster than these products eight rows at a time where that was measured: throttled tiles, 16 threads (`20261202T004539Z-13e4d9ac75297e37`); one plane, where what becomes of the sums takes as long as the products that tiles save
+//! loses: fewer rows; more rows, to tiles of BF16, which take 16 at a time, in a class in any order, and in one of a stated order to vectors, which were faster than these products eight rows at a time where that was measured, on 16 threads (`20261202T004539Z-13e4d9ac75297e37`); one plane, where what becomes of the sums takes as long as the products that tiles save
 //! fallback: [`linear_int`](super)
 //! evidence: 20261202T004539Z-13e4d9ac75297e37
 //! source: activations as A, since a product takes as long as A has rows, by our own probe
