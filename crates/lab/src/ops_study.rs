@@ -15,6 +15,7 @@ use std::time::Instant;
 use tare_core::{Fault, Reading};
 use tare_cpu::Dispatch;
 use tare_evidence::stats::median;
+use tare_model::Choice;
 use tare_ops::{Backend, Batch, Bucket, Executable, OpName, StepOutput};
 use tare_probe::{Ceilings, Host};
 
@@ -54,6 +55,17 @@ pub struct OpsStudy<'a> {
     pub host: &'a Host,
     /// For the floors.
     pub ceilings: &'a Ceilings,
+}
+
+/// What comes next.
+#[derive(Clone, Copy, Debug)]
+pub struct Next<'a> {
+    /// The operator, its widths and its rows.
+    pub what: &'a str,
+    /// Those before it, with those that have one kernel alone.
+    pub done: usize,
+    /// All of them.
+    pub of: usize,
 }
 
 /// One operator of one shape at one number of rows.
@@ -118,43 +130,43 @@ impl Measured {
 }
 
 impl OpsStudy<'_> {
-    /// Measures every distinct operator and shape of the plan at every number of rows.
+    /// Measures every distinct operator and shape of the plan at every number of rows, into `kept`: what was measured before
+    /// an error or an interruption stays there.
     ///
-    /// `go_on` is asked before each with what it is; false ends the study with nothing kept.
+    /// `go_on` is asked before each with what it is; false ends the study.
     ///
     /// # Errors
     /// When a kernel answers otherwise than the reference, the backend fails, or `go_on` said no.
-    pub fn run(&self, go_on: &mut dyn FnMut(&str) -> bool) -> Result<Vec<Measured>, LabError> {
+    pub fn run(&self, kept: &mut Vec<Measured>, go_on: &mut dyn FnMut(Next<'_>) -> bool) -> Result<(), LabError> {
         self.check()?;
         let engine = self.rig.engine()?;
         let largest = engine.resolved().last().ok_or_else(|| Fault::new("engine", "a plan", "none"))?;
         let tap = self.rig.tap()?.copying();
         let mut bench = Bench { study: self, tap, feeds: Feeds::new(), reference: Feeds::new() };
-        let mut measured = Vec::new();
-        for choice in &largest.choices {
-            let wanted = self.operators.is_empty() || self.operators.contains(&choice.op);
-            if !wanted || matches!(choice.op, OpName::KvAppend | OpName::SelectRows | OpName::Sample) {
-                continue;
+        let wanted: Vec<(&Choice, usize)> = largest
+            .choices
+            .iter()
+            .filter(|c| self.operators.is_empty() || self.operators.contains(&c.op))
+            .filter(|c| !matches!(c.op, OpName::KvAppend | OpName::SelectRows | OpName::Sample))
+            .flat_map(|c| self.rows.iter().map(move |rows| (c, *rows)))
+            .filter(|(c, rows)| rows * c.shape.n <= MOST_OUTPUTS)
+            .collect();
+        for (done, (choice, rows)) in wanted.iter().copied().enumerate() {
+            let context = if choice.op == OpName::Attention { self.context.max(rows) } else { rows };
+            let model = self.rig.model;
+            let of = Operator { model, plan: &largest.plan, call: choice.calls[0], rows, context };
+            let what = format!("{} {} x {}, {rows} rows", choice.op, choice.shape.n, choice.shape.k);
+            if !go_on(Next { what: &what, done, of: wanted.len() }) {
+                return Err(LabError::Interrupted);
             }
-            for &rows in &self.rows {
-                if rows * choice.shape.n > MOST_OUTPUTS {
-                    continue;
-                }
-                let context = if choice.op == OpName::Attention { self.context.max(rows) } else { rows };
-                let model = self.rig.model;
-                let of = Operator { model, plan: &largest.plan, call: choice.calls[0], rows, context };
-                if !go_on(&format!("{} {} x {}, {rows} rows", choice.op, choice.shape.n, choice.shape.k)) {
-                    return Err(LabError::Interrupted);
-                }
-                // The bucket that takes so many rows, all of them selected where it can, says which kernel the plan has.
-                let most = rows.min(largest.plan.bucket.selected);
-                let takes = |b: Bucket| b.rows >= rows && b.selected >= most;
-                let chosen = engine.resolved().iter().find(|r| takes(r.plan.bucket)).unwrap_or(largest);
-                let chosen = chosen.plan.calls[choice.calls[0]].kernel.clone();
-                measured.extend(bench.measure(&of, chosen)?);
-            }
+            // The bucket that takes so many rows, all of them selected where it can, says which kernel the plan has.
+            let most = rows.min(largest.plan.bucket.selected);
+            let takes = |b: Bucket| b.rows >= rows && b.selected >= most;
+            let chosen = engine.resolved().iter().find(|r| takes(r.plan.bucket)).unwrap_or(largest);
+            let chosen = chosen.plan.calls[choice.calls[0]].kernel.clone();
+            kept.extend(bench.measure(&of, chosen)?);
         }
-        Ok(measured)
+        Ok(())
     }
 
     fn check(&self) -> Result<(), Fault> {

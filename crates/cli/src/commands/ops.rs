@@ -2,8 +2,10 @@
 
 use anyhow::{Context, Result};
 use comfy_table::{CellAlignment, Table, presets::UTF8_FULL_CONDENSED};
+use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use std::path::Path;
+use std::time::Duration;
 use tare_core::digest::sha256_hex;
 use tare_core::{Fault, Reading};
 use tare_evidence::Ledger;
@@ -17,10 +19,10 @@ use tare_probe::Host;
 
 use crate::args::OpsArgs;
 use crate::commands::replay::sat_out;
-use crate::interrupt::Interrupt;
+use crate::interrupt::{Cancelled, Interrupt};
 use crate::settings::Settings;
 use crate::setup::open_model;
-use crate::weighing::{ceilings, rig, spinner};
+use crate::weighing::{ceilings, rig};
 
 /// Runs the command.
 pub(crate) fn run(args: &OpsArgs, settings: &Settings) -> Result<()> {
@@ -47,25 +49,47 @@ pub(crate) fn run(args: &OpsArgs, settings: &Settings) -> Result<()> {
         ceilings: &stored.ceilings,
     };
     let interrupt = Interrupt::listen()?;
-    let bar = spinner("packing");
-    let mut measure = |warmth: Warmth, wanted: bool| -> Result<Vec<Measured>, LabError> {
-        if !wanted {
-            return Ok(Vec::new());
-        }
+    let bar = ProgressBar::new(0)
+        .with_message("packing")
+        .with_style(ProgressStyle::with_template("{spinner} {msg:44} {bar:30} {pos} of {len}, {elapsed}")?);
+    bar.enable_steady_tick(Duration::from_millis(120));
+    let warmths: &[Warmth] = match (args.warm, args.cold) {
+        (true, _) => &[Warmth::Warm],
+        (_, true) => &[Warmth::Cold],
+        _ => &[Warmth::Warm, Warmth::Cold],
+    };
+    let (mut warm, mut cold) = (Vec::new(), Vec::new());
+    let ended = warmths.iter().enumerate().try_for_each(|(n, &warmth)| {
         study.warmth = warmth;
-        study.run(&mut |what| {
-            bar.set_message(what.to_string());
+        let kept = if warmth == Warmth::Warm { &mut warm } else { &mut cold };
+        study.run(kept, &mut |next| {
+            bar.set_length((warmths.len() * next.of) as u64);
+            bar.set_position((n * next.of + next.done) as u64);
+            bar.set_message(next.what.to_string());
             !interrupt.pressed()
         })
-    };
-    let (warm, cold) = (measure(Warmth::Warm, !args.cold), measure(Warmth::Cold, !args.warm));
+    });
     bar.finish_and_clear();
-    let (warm, cold) = (warm?, cold?);
+    let whole = ended.is_ok();
     let found = crossovers(if warm.is_empty() { &cold } else { &warm });
-    if args.json {
-        println!("{}", json!({ "warm": warm, "cold": cold, "crossovers": found }));
-    } else {
-        print(&warm, &cold, &found, args.calls);
+    // An interruption or a fault loses nothing that was measured before it.
+    if whole || !(warm.is_empty() && cold.is_empty()) {
+        if args.json {
+            println!("{}", json!({ "complete": whole, "warm": warm, "cold": cold, "crossovers": found }));
+        } else {
+            print(&warm, &cold, &found, args.calls);
+        }
+    }
+    if !whole {
+        eprintln!(
+            "tare: it ended after {} of {}; no guard is written",
+            bar.position(),
+            bar.length().unwrap_or_default()
+        );
+    }
+    match ended {
+        Err(LabError::Interrupted) => return Err(Cancelled.into()),
+        ended => ended?,
     }
     let Some(plan) = &args.write_guard else { return Ok(()) };
     let subject = Subject { shape: model.describe()?.name, class: rig.class.name.to_string() };

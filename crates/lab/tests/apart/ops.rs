@@ -4,7 +4,7 @@ use tare_core::Reading;
 use tare_lab::LabError;
 use tare_lab::Rig;
 use tare_lab::ops_study::guard::{EndToEnd, Subject, crossovers, earned, written};
-use tare_lab::ops_study::{KernelTime, Measured, OpsStudy};
+use tare_lab::ops_study::{KernelTime, Measured, Next, OpsStudy};
 use tare_lab::replay::Warmth;
 use tare_model::PlanSpec;
 use tare_ops::{Class, OpName};
@@ -27,7 +27,14 @@ fn every_operator_with_a_choice_is_judged_and_run_in_every_order() {
             host: &host,
             ceilings: &ceilings,
         };
-        let measured = study.run(&mut |_| true).unwrap();
+        let (mut measured, mut asked) = (Vec::new(), Vec::new());
+        let mut ask = |next: Next<'_>| {
+            asked.push((next.done, next.of, next.what.to_string()));
+            true
+        };
+        study.run(&mut measured, &mut ask).unwrap();
+        let all = asked.len();
+        assert!(asked.iter().enumerate().all(|(n, (done, of, _))| (*done, *of) == (n, all)), "{asked:?}");
         let kinds =
             [OpName::Embedding, OpName::RmsNorm, OpName::Rope, OpName::Linear, OpName::Attention, OpName::SwiGlu];
         for op in kinds {
@@ -45,9 +52,14 @@ fn every_operator_with_a_choice_is_judged_and_run_in_every_order() {
                 assert_eq!(m.context, 40);
             }
         }
-        let stopped = study.run(&mut |what| !what.starts_with("linear"));
+        let mut kept = Vec::new();
+        let stopped = study.run(&mut kept, &mut |next| !next.what.starts_with("linear"));
         assert!(matches!(stopped, Err(LabError::Interrupted)));
-        let wrong = OpsStudy { rows: vec![257], ..study }.run(&mut |_| true).unwrap_err().to_string();
+        let before = |m: &[Measured]| m.iter().map(|m| (m.operator, m.n, m.rows)).collect::<Vec<_>>();
+        let first_linear = measured.iter().position(|m| m.operator == OpName::Linear).unwrap();
+        assert!(!kept.is_empty(), "{spec}");
+        assert_eq!(before(&kept), before(&measured[..first_linear]), "what was measured is kept");
+        let wrong = OpsStudy { rows: vec![257], ..study }.run(&mut kept, &mut |_| true).unwrap_err().to_string();
         assert!(wrong.contains("1 to 256"), "{wrong}");
     }
 }
@@ -67,7 +79,8 @@ fn every_operator_of_a_free_class_is_held_against_what_its_kernels_promise() {
         host: &host,
         ceilings: &ceilings,
     };
-    let measured = study.run(&mut |_| true).unwrap();
+    let mut measured = Vec::new();
+    study.run(&mut measured, &mut |_| true).unwrap();
     let of = |op: OpName| measured.iter().filter(move |m| m.operator == op);
     for op in [OpName::RmsNorm, OpName::Rope, OpName::Linear, OpName::Attention, OpName::SwiGlu] {
         assert!(of(op).next().is_some(), "{op}");
@@ -95,7 +108,8 @@ fn cold_operators_rotate_over_copies() {
         host: &host,
         ceilings: &ceilings,
     };
-    let measured = study.run(&mut |_| true).unwrap();
+    let mut measured = Vec::new();
+    study.run(&mut measured, &mut |_| true).unwrap();
     assert!(measured.iter().all(|m| m.warmth == Warmth::Cold && m.copies > 1), "{measured:?}");
 }
 
