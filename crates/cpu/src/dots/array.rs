@@ -51,7 +51,9 @@ impl Dots for Array {
     fn splat(self, i: i32) -> [i32; LANES] {
         [i; LANES]
     }
-    #[inline(always)]
+    // With checks for overflow it is so long that kernels which take it in take minutes to compile.
+    #[cfg_attr(debug_assertions, inline(never))]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn dot(self, acc: [i32; LANES], codes: [u8; 64], x: i32) -> [i32; LANES] {
         let x = x.to_ne_bytes().map(u8::cast_signed);
         let product = |lane: usize, i: usize| i32::from(codes[4 * lane + i]) * i32::from(x[i]);

@@ -36,7 +36,10 @@ fn pairs<A: Copy, B>(a: [A; LANES], b: [A; LANES], f: impl Fn(A, A) -> B) -> [B;
 /// computed in F64. A sum that is rounded there and then to F32 is wrong only when it lies halfway between two numbers of F32,
 /// where the exact one may lie to either side: no other sum changes sides by being rounded. Those are left to the call, and so
 /// are the smallest numbers, whose halves lie elsewhere.
-#[inline(always)]
+///
+/// With checks it is so long that kernels which take it in take minutes to compile: there it stands by itself.
+#[cfg_attr(debug_assertions, inline(never))]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn fused(a: V, b: V, c: V) -> V {
     if cfg!(any(target_feature = "fma", target_arch = "aarch64")) {
         return rounded_once(a, b, c);

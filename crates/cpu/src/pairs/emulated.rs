@@ -26,14 +26,15 @@ impl Pairs for Emulated {
         kernel.run(self);
     }
 
-    #[inline(always)]
+    // What is long stands by itself, so that it is compiled once.
+    #[inline(never)]
     unsafe fn store(self, to: *mut u16, first: [f32; LANES], second: [f32; LANES]) {
         for (i, x) in first.into_iter().chain(second).enumerate() {
             // SAFETY: the caller's promise.
             unsafe { to.add(i).write_unaligned((round_bf16(x).to_bits() >> 16) as u16) };
         }
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn dot(self, acc: [f32; LANES], a: *const u16, b: *const u16) -> [f32; LANES] {
         // SAFETY: the caller's promise.
         let [a, b] = unsafe { [a, b].map(|p| p.cast::<[u16; PAIRS]>().read_unaligned()) };

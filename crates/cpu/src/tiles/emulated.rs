@@ -46,29 +46,8 @@ impl<L: Lanes> Tiles for Emulated<L> {
 
     #[inline(always)]
     unsafe fn multiply(self, p: &Product, mut between: impl FnMut()) {
-        let l = self.0;
-        for (r, s) in (0..p.tiles.0).flat_map(|r| (0..p.tiles.1).map(move |s| (r, s))) {
-            for step in 0..p.steps {
-                // SAFETY: the caller's promise.
-                let (a, b) = unsafe { (rows(&p.a, r, step), rows(&p.b, s, step)) };
-                for (i, a) in a.iter().enumerate() {
-                    let at = p.c.at.wrapping_byte_add(r * p.c.down + s * p.c.right + i * p.c.row);
-                    // SAFETY: a row of C.
-                    let before = if step == 0 && !p.add { l.splat(0.0) } else { unsafe { l.load(at) } };
-                    let mut sums = [l.splat(0.0); 2];
-                    for (k, b) in b.iter().enumerate() {
-                        for odd in 0..2 {
-                            // SAFETY: 16 numbers.
-                            let b = unsafe { l.load(b[odd].as_ptr()) };
-                            sums[odd] = normal(l, l.fma(l.splat(a[odd][k]), b, sums[odd]));
-                        }
-                    }
-                    let sum = normal(l, l.add(sums[0], sums[1]));
-                    // SAFETY: as above.
-                    unsafe { l.store(at, normal(l, l.add(normal(l, before), sum))) };
-                }
-            }
-        }
+        // SAFETY: the caller's promise.
+        unsafe { products(self.0, p) };
         (0..p.steps).for_each(|_| between());
     }
 
@@ -104,6 +83,49 @@ impl<L: Lanes> Tiles for Emulated<L> {
             self.0.store(numbers.as_mut_ptr(), v);
             for (i, x) in numbers.iter().enumerate() {
                 to.add(i).write_unaligned(bf16(*x));
+            }
+        }
+    }
+}
+
+/// The products of [`Tiles::multiply`], by themselves: they are compiled once, and not for every kernel that asks for them.
+///
+/// # Safety
+/// That of [`Tiles::multiply`].
+#[inline(never)]
+unsafe fn products<L: Lanes>(l: L, p: &Product) {
+    l.vectorize(Products(p));
+}
+
+/// As a kernel; made in [`products`] alone, whose caller promises that tiles lie where they say.
+struct Products<'a>(&'a Product);
+
+impl Kernel for Products<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, l: L) {
+        let p = self.0;
+        for (r, s) in (0..p.tiles.0).flat_map(|r| (0..p.tiles.1).map(move |s| (r, s))) {
+            for step in 0..p.steps {
+                // SAFETY: the promise to `products`.
+                let (a, b) = unsafe { (rows(&p.a, r, step), rows(&p.b, s, step)) };
+                for (i, a) in a.iter().enumerate() {
+                    let at = p.c.at.wrapping_byte_add(r * p.c.down + s * p.c.right + i * p.c.row);
+                    // SAFETY: a row of C.
+                    let before = if step == 0 && !p.add { l.splat(0.0) } else { unsafe { l.load(at) } };
+                    let mut sums = [l.splat(0.0); 2];
+                    for (k, b) in b.iter().enumerate() {
+                        for odd in 0..2 {
+                            // SAFETY: 16 numbers.
+                            let b = unsafe { l.load(b[odd].as_ptr()) };
+                            sums[odd] = normal(l, l.fma(l.splat(a[odd][k]), b, sums[odd]));
+                        }
+                    }
+                    let sum = normal(l, l.add(sums[0], sums[1]));
+                    // SAFETY: as above.
+                    unsafe { l.store(at, normal(l, l.add(normal(l, before), sum))) };
+                }
             }
         }
     }

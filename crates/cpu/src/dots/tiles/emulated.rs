@@ -26,7 +26,8 @@ impl DotTiles for Emulated {
         kernel.run(self);
     }
 
-    #[inline(always)]
+    // By itself, so that it is compiled once.
+    #[inline(never)]
     unsafe fn multiply(self, _: bool, columns: usize, (a, a_row): (*const i8, usize), b: *const u8, c: *mut i32) {
         for i in 0..SUMS {
             let (m, n) = (i / ROWS, i % ROWS);
