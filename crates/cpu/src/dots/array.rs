@@ -1,7 +1,7 @@
 //! Products of bytes in plain Rust.
 
 use super::{DotKernel, Dots};
-use crate::lanes::array::Array;
+use crate::lanes::array::{Array, each, indexed};
 use crate::lanes::{LANES, Lanes};
 use tare_ops::Isa;
 
@@ -33,19 +33,19 @@ impl Dots for Array {
     }
     #[inline(always)]
     fn shr(self, b: [u8; 64], n: u32) -> [u8; 64] {
-        b.map(|b| b >> n)
+        each(b, |b| b >> n)
     }
     #[inline(always)]
     fn shl(self, b: [u8; 64], n: u32) -> [u8; 64] {
-        b.map(|b| b << n)
+        each(b, |b| b << n)
     }
     #[inline(always)]
     fn and(self, b: [u8; 64], mask: u8) -> [u8; 64] {
-        b.map(|b| b & mask)
+        each(b, |b| b & mask)
     }
     #[inline(always)]
     fn or(self, a: [u8; 64], b: [u8; 64]) -> [u8; 64] {
-        std::array::from_fn(|i| a[i] | b[i])
+        indexed(|i| a[i] | b[i])
     }
     #[inline(always)]
     fn splat(self, i: i32) -> [i32; LANES] {
@@ -55,13 +55,13 @@ impl Dots for Array {
     #[cfg_attr(debug_assertions, inline(never))]
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn dot(self, acc: [i32; LANES], codes: [u8; 64], x: i32) -> [i32; LANES] {
-        let x = x.to_ne_bytes().map(u8::cast_signed);
+        let x = each(x.to_ne_bytes(), u8::cast_signed);
         let product = |lane: usize, i: usize| i32::from(codes[4 * lane + i]) * i32::from(x[i]);
-        std::array::from_fn(|l| acc[l] + product(l, 0) + product(l, 1) + product(l, 2) + product(l, 3))
+        indexed(|l| acc[l] + product(l, 0) + product(l, 1) + product(l, 2) + product(l, 3))
     }
     #[inline(always)]
     fn add(self, a: [i32; LANES], b: [i32; LANES]) -> [i32; LANES] {
-        std::array::from_fn(|l| a[l].wrapping_add(b[l]))
+        indexed(|l| a[l].wrapping_add(b[l]))
     }
     #[inline(always)]
     fn dot_wide(self, acc: [i32; LANES], codes: [u8; 64], x: i32) -> [i32; LANES] {
@@ -69,10 +69,10 @@ impl Dots for Array {
     }
     #[inline(always)]
     fn join(self, high: [i32; LANES], low: [i32; LANES]) -> [i32; LANES] {
-        std::array::from_fn(|l| (high[l] << 7) + low[l])
+        indexed(|l| (high[l] << 7) + low[l])
     }
     #[inline(always)]
     fn to_f32(self, sums: [i32; LANES]) -> [f32; LANES] {
-        sums.map(|i| i as f32)
+        each(sums, |i| i as f32)
     }
 }

@@ -20,14 +20,27 @@ pub struct Affine {
 type V = [f32; LANES];
 type Q = [u32; LANES];
 
+/// `f` of every index.
+///
+/// A loop, because what `std::array` calls between its own functions and `f` is not taken in where the parts of a crate are
+/// optimised one by one, as in builds for tests.
 #[inline(always)]
-fn each<A: Copy, B>(a: [A; LANES], f: impl Fn(A) -> B) -> [B; LANES] {
-    a.map(f)
+pub(crate) fn indexed<T: Copy + Default, const N: usize>(f: impl Fn(usize) -> T) -> [T; N] {
+    let mut all = [T::default(); N];
+    for (i, one) in all.iter_mut().enumerate() {
+        *one = f(i);
+    }
+    all
 }
 
 #[inline(always)]
-fn pairs<A: Copy, B>(a: [A; LANES], b: [A; LANES], f: impl Fn(A, A) -> B) -> [B; LANES] {
-    std::array::from_fn(|i| f(a[i], b[i]))
+pub(crate) fn each<A: Copy, B: Copy + Default, const N: usize>(a: [A; N], f: impl Fn(A) -> B) -> [B; N] {
+    indexed(|i| f(a[i]))
+}
+
+#[inline(always)]
+fn pairs<A: Copy, B: Copy + Default>(a: [A; LANES], b: [A; LANES], f: impl Fn(A, A) -> B) -> [B; LANES] {
+    indexed(|i| f(a[i], b[i]))
 }
 
 /// `a * b + c`, rounded once.
@@ -48,7 +61,7 @@ fn fused(a: V, b: V, c: V) -> V {
     for (i, sum) in sums.iter_mut().enumerate() {
         *sum = f64::from(a[i]) * f64::from(b[i]) + f64::from(c[i]);
     }
-    let out = sums.map(|sum| sum as f32);
+    let out = each(sums, |sum| sum as f32);
     let mut doubt = false;
     for (sum, out) in sums.iter().zip(&out) {
         let halfway = sum.to_bits() as u32 & 0x1fff_ffff == 0x1000_0000;
@@ -65,7 +78,7 @@ fn asked(a: V, b: V, c: V) -> V {
 
 #[inline(always)]
 fn rounded_once(a: V, b: V, c: V) -> V {
-    std::array::from_fn(|i| a[i].mul_add(b[i], c[i]))
+    indexed(|i| a[i].mul_add(b[i], c[i]))
 }
 
 impl Lanes for Array {
@@ -140,11 +153,11 @@ impl Lanes for Array {
     }
     #[inline(always)]
     fn if_less(self, a: V, b: V, yes: V, no: V) -> V {
-        std::array::from_fn(|i| if a[i] < b[i] { yes[i] } else { no[i] })
+        indexed(|i| if a[i] < b[i] { yes[i] } else { no[i] })
     }
     #[inline(always)]
     fn if_nan(self, a: V, yes: V, no: V) -> V {
-        std::array::from_fn(|i| if a[i].is_nan() { yes[i] } else { no[i] })
+        indexed(|i| if a[i].is_nan() { yes[i] } else { no[i] })
     }
     #[inline(always)]
     fn add_exponent(self, y: V, n: V) -> V {
@@ -182,7 +195,7 @@ impl Lanes for Array {
     unsafe fn nibbles(self, p: *const u8) -> Q {
         // SAFETY: the caller's promise.
         let b = unsafe { p.cast::<[u8; LANES / 2]>().read() };
-        std::array::from_fn(|i| u32::from(b[i / 2] >> (i % 2 * 4)))
+        indexed(|i| u32::from(b[i / 2] >> (i % 2 * 4)))
     }
     #[inline(always)]
     unsafe fn halves(self, p: *const u8) -> V {
@@ -219,7 +232,7 @@ impl Lanes for Array {
     }
     #[inline(always)]
     fn add_where(self, q: Q, bits: u16, value: u32) -> Q {
-        std::array::from_fn(|i| q[i] + if bits >> i & 1 == 1 { value } else { 0 })
+        indexed(|i| q[i] + if bits >> i & 1 == 1 { value } else { 0 })
     }
     #[inline(always)]
     fn to_f32(self, q: Q) -> V {
@@ -231,7 +244,7 @@ impl Lanes for Array {
     }
     #[inline(always)]
     fn look_up(self, m: Affine, q: Q) -> V {
-        std::array::from_fn(|i| ((q[i] & 15) as f32 - m.center) * m.scale[i] + m.offset[i])
+        indexed(|i| ((q[i] & 15) as f32 - m.center) * m.scale[i] + m.offset[i])
     }
     #[inline(always)]
     fn prefetch(self, _p: *const u8) {}

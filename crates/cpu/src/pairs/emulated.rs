@@ -1,7 +1,7 @@
 //! Pairs of BF16 in plain Rust: for tests on hosts that have no instruction for them. Slow.
 
 use super::{PAIRS, PairKernel, Pairs};
-use crate::lanes::array::Array;
+use crate::lanes::array::{Array, indexed};
 use crate::lanes::{LANES, Lanes};
 use tare_ops::Isa;
 use tare_ops::reference::linear::round_bf16;
@@ -37,9 +37,9 @@ impl Pairs for Emulated {
     #[inline(never)]
     unsafe fn dot(self, acc: [f32; LANES], a: *const u16, b: *const u16) -> [f32; LANES] {
         // SAFETY: the caller's promise.
-        let [a, b] = unsafe { [a, b].map(|p| p.cast::<[u16; PAIRS]>().read_unaligned()) };
+        let (a, b) = unsafe { (a.cast::<[u16; PAIRS]>().read_unaligned(), b.cast::<[u16; PAIRS]>().read_unaligned()) };
         let number = |bits: u16| f32::from_bits(u32::from(bits) << 16);
-        std::array::from_fn(|i| {
+        indexed(|i| {
             let odd = number(a[2 * i + 1]).mul_add(number(b[2 * i + 1]), acc[i]);
             number(a[2 * i]).mul_add(number(b[2 * i]), odd)
         })
