@@ -51,6 +51,9 @@ fn operators_are_measured_and_a_guard_that_was_not_earned_is_refused() {
     let with = |more: &[&'static str]| [&ops[..], more].concat();
     let v = home.json(&with(&["--warm", "--json"]));
     let warm = v["warm"].as_array().unwrap();
+    assert_eq!(v["complete"], true);
+    let said = home.refused(&with(&["--rows", "300"]));
+    assert!(said.contains("1 to 256") && !said.contains("ended after"), "nothing had begun: {said}");
     assert!(warm.iter().any(|m| m["operator"] == "rope") && warm.iter().any(|m| m["operator"] == "linear"));
     assert!(warm.iter().all(|m| m["kernels"].as_array().is_some_and(|k| k.len() >= 2)));
     // The plan asks for the slow kernel, so that the fast one wins: still no study of whole requests stands behind it.

@@ -32,7 +32,7 @@ pub enum LabError {
     /// The ledger did not take a document.
     #[error(transparent)]
     Ledger(#[from] tare_evidence::LedgerError),
-    /// Stopped by the user: nothing was kept.
+    /// Stopped by the user: nothing was recorded. What a caller gave to be filled keeps what it has.
     #[error("interrupted: nothing was recorded")]
     Interrupted,
 }

@@ -57,9 +57,9 @@ pub struct OpsStudy<'a> {
     pub ceilings: &'a Ceilings,
 }
 
-/// What comes next.
+/// How far a study is, before it measures one operator more.
 #[derive(Clone, Copy, Debug)]
-pub struct Next<'a> {
+pub struct Ahead<'a> {
     /// The operator, its widths and its rows.
     pub what: &'a str,
     /// Those before it, with those that have one kernel alone.
@@ -137,7 +137,7 @@ impl OpsStudy<'_> {
     ///
     /// # Errors
     /// When a kernel answers otherwise than the reference, the backend fails, or `go_on` said no.
-    pub fn run(&self, kept: &mut Vec<Measured>, go_on: &mut dyn FnMut(Next<'_>) -> bool) -> Result<(), LabError> {
+    pub fn run(&self, kept: &mut Vec<Measured>, go_on: &mut dyn FnMut(Ahead<'_>) -> bool) -> Result<(), LabError> {
         self.check()?;
         let engine = self.rig.engine()?;
         let largest = engine.resolved().last().ok_or_else(|| Fault::new("engine", "a plan", "none"))?;
@@ -156,7 +156,7 @@ impl OpsStudy<'_> {
             let model = self.rig.model;
             let of = Operator { model, plan: &largest.plan, call: choice.calls[0], rows, context };
             let what = format!("{} {} x {}, {rows} rows", choice.op, choice.shape.n, choice.shape.k);
-            if !go_on(Next { what: &what, done, of: wanted.len() }) {
+            if !go_on(Ahead { what: &what, done, of: wanted.len() }) {
                 return Err(LabError::Interrupted);
             }
             // The bucket that takes so many rows, all of them selected where it can, says which kernel the plan has.

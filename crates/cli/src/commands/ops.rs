@@ -51,7 +51,7 @@ pub(crate) fn run(args: &OpsArgs, settings: &Settings) -> Result<()> {
     let interrupt = Interrupt::listen()?;
     let bar = ProgressBar::new(0)
         .with_message("packing")
-        .with_style(ProgressStyle::with_template("{spinner} {msg:44} {bar:30} {pos} of {len}, {elapsed}")?);
+        .with_style(ProgressStyle::with_template("{spinner} {msg:44!} {bar:30} {pos} of {len}, {elapsed}")?);
     bar.enable_steady_tick(Duration::from_millis(120));
     let warmths: &[Warmth] = match (args.warm, args.cold) {
         (true, _) => &[Warmth::Warm],
@@ -59,33 +59,34 @@ pub(crate) fn run(args: &OpsArgs, settings: &Settings) -> Result<()> {
         _ => &[Warmth::Warm, Warmth::Cold],
     };
     let (mut warm, mut cold) = (Vec::new(), Vec::new());
+    let (mut done, mut all) = (0, 0);
     let ended = warmths.iter().enumerate().try_for_each(|(n, &warmth)| {
         study.warmth = warmth;
         let kept = if warmth == Warmth::Warm { &mut warm } else { &mut cold };
-        study.run(kept, &mut |next| {
-            bar.set_length((warmths.len() * next.of) as u64);
-            bar.set_position((n * next.of + next.done) as u64);
-            bar.set_message(next.what.to_string());
+        study.run(kept, &mut |ahead| {
+            (done, all) = (n * ahead.of + ahead.done, warmths.len() * ahead.of);
+            bar.set_length(all as u64);
+            bar.set_position(done as u64);
+            bar.set_message(ahead.what.to_string());
             !interrupt.pressed()
-        })
+        })?;
+        done = (n + 1) * (all / warmths.len());
+        Ok(())
     });
     bar.finish_and_clear();
+    // Pressed during the last operator, it would not be asked about again.
+    let ended = ended.and_then(|()| if interrupt.pressed() { Err(LabError::Interrupted) } else { Ok(()) });
     let whole = ended.is_ok();
     let found = crossovers(if warm.is_empty() { &cold } else { &warm });
     // An interruption or a fault loses nothing that was measured before it.
-    if whole || !(warm.is_empty() && cold.is_empty()) {
-        if args.json {
-            println!("{}", json!({ "complete": whole, "warm": warm, "cold": cold, "crossovers": found }));
-        } else {
-            print(&warm, &cold, &found, args.calls);
-        }
+    if args.json && all > 0 {
+        println!("{}", json!({ "complete": whole, "warm": warm, "cold": cold, "crossovers": found }));
+    } else if !args.json && (whole || !(warm.is_empty() && cold.is_empty())) {
+        print(&warm, &cold, &found, (whole, args.calls));
     }
-    if !whole {
-        eprintln!(
-            "tare: it ended after {} of {}; no guard is written",
-            bar.position(),
-            bar.length().unwrap_or_default()
-        );
+    if !whole && all > 0 {
+        let guard = if args.write_guard.is_some() { "; no guard is written" } else { "" };
+        eprintln!("tare: it ended after {done} of {all}{guard}");
     }
     match ended {
         Err(LabError::Interrupted) => return Err(Cancelled.into()),
@@ -159,7 +160,8 @@ fn replace(path: &Path, text: &str) -> Result<()> {
     put.with_context(|| format!("cannot write {}", path.display()))
 }
 
-fn print(warm: &[Measured], cold: &[Measured], found: &[Crossover], calls: bool) {
+/// The tables for people; `whole` when everything that was asked for is in them.
+fn print(warm: &[Measured], cold: &[Measured], found: &[Crossover], (whole, calls): (bool, bool)) {
     let mut table = Table::new();
     table.load_style(UTF8_FULL_CONDENSED);
     table.set_header(["operator", "n x k", "rows", "weights", "kernel", "us", "ratio", "% of floor", "wins"]);
@@ -199,7 +201,7 @@ fn print(warm: &[Measured], cold: &[Measured], found: &[Crossover], calls: bool)
             println!("  {}", k.stages.join("; "));
         }
     }
-    if found.is_empty() {
+    if found.is_empty() && whole {
         println!("no kernel beats the plan's in every pass at any number of rows");
     }
     for c in found {

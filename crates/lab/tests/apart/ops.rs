@@ -4,7 +4,7 @@ use tare_core::Reading;
 use tare_lab::LabError;
 use tare_lab::Rig;
 use tare_lab::ops_study::guard::{EndToEnd, Subject, crossovers, earned, written};
-use tare_lab::ops_study::{KernelTime, Measured, Next, OpsStudy};
+use tare_lab::ops_study::{Ahead, KernelTime, Measured, OpsStudy};
 use tare_lab::replay::Warmth;
 use tare_model::PlanSpec;
 use tare_ops::{Class, OpName};
@@ -28,7 +28,7 @@ fn every_operator_with_a_choice_is_judged_and_run_in_every_order() {
             ceilings: &ceilings,
         };
         let (mut measured, mut asked) = (Vec::new(), Vec::new());
-        let mut ask = |next: Next<'_>| {
+        let mut ask = |next: Ahead<'_>| {
             asked.push((next.done, next.of, next.what.to_string()));
             true
         };
