@@ -51,7 +51,7 @@ impl Dots for Array {
     fn splat(self, i: i32) -> [i32; LANES] {
         [i; LANES]
     }
-    // With checks for overflow it is so long that kernels which take it in take minutes to compile.
+    // With checks for overflow it is long: kernels that take it in are slow to compile.
     #[cfg_attr(debug_assertions, inline(never))]
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn dot(self, acc: [i32; LANES], codes: [u8; 64], x: i32) -> [i32; LANES] {

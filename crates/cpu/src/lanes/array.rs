@@ -50,7 +50,7 @@ fn pairs<A: Copy, B: Copy + Default>(a: [A; LANES], b: [A; LANES], f: impl Fn(A,
 /// where the exact one may lie to either side: no other sum changes sides by being rounded. Those are left to the call, and so
 /// are the smallest numbers, whose halves lie elsewhere.
 ///
-/// With checks it is so long that kernels which take it in take minutes to compile: there it stands by itself.
+/// In builds with checks it stands by itself: kernels that take it in are slow to compile.
 #[cfg_attr(debug_assertions, inline(never))]
 #[cfg_attr(not(debug_assertions), inline(always))]
 fn fused(a: V, b: V, c: V) -> V {
