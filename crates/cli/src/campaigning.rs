@@ -2,11 +2,10 @@
 //! documents.
 
 use anyhow::{Context, Result, bail};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 use tare_core::units::human_ns;
 use tare_core::{Fault, Reading};
 use tare_evidence::Ledger;
@@ -28,6 +27,7 @@ use crate::args::CampaignArgs;
 use crate::built::build_info;
 use crate::commands::quantize::written_as;
 use crate::interrupt::{Cancelled, Interrupt};
+use crate::progress::bar;
 use crate::settings::Settings;
 use crate::setup::{model_spec, within_training};
 
@@ -265,9 +265,8 @@ struct Progress {
 impl Progress {
     fn new(campaign: &Campaign<'_>, done: usize) -> Result<Self> {
         let left = (campaign.planned_rounds as usize).saturating_sub(done);
-        let style = ProgressStyle::with_template("{spinner} {msg:44!} {bar:24} {elapsed}, about {eta} left")?;
-        let bar = ProgressBar::new((left * campaign.seating.slots.len() + 2) as u64).with_style(style);
-        bar.enable_steady_tick(Duration::from_millis(120));
+        let parts = (left * campaign.seating.slots.len() + 2) as u64;
+        let bar = bar(parts, "{spinner} {msg:44!} {bar:24} {elapsed}, about {eta} left")?;
         Ok(Self { bar, planned_rounds: campaign.planned_rounds })
     }
 

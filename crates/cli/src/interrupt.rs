@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use tare_lab::LabError;
 
 /// The exit status of a program that Ctrl-C ended, as shells have it: 128 and the signal's number.
 pub(crate) const INTERRUPTED: u8 = 130;
@@ -10,6 +11,11 @@ pub(crate) const INTERRUPTED: u8 = 130;
 #[derive(Debug, thiserror::Error)]
 #[error("interrupted")]
 pub(crate) struct Cancelled;
+
+/// `error`, as [`Cancelled`] where it is an interruption of the laboratory about which nothing is left to say.
+pub(crate) fn cancelled(error: LabError) -> anyhow::Error {
+    if matches!(error, LabError::Interrupted) { Cancelled.into() } else { error.into() }
+}
 
 /// Whether Ctrl-C was pressed since the last [`Interrupt::clear`]. A second press before anybody looked ends the
 /// program at once.

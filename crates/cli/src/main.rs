@@ -11,6 +11,7 @@ mod campaigning;
 mod commands;
 mod generate;
 mod interrupt;
+mod progress;
 mod pull;
 mod settings;
 mod setup;
@@ -21,6 +22,7 @@ use args::{Cli, Command};
 use clap::{CommandFactory, Parser};
 use settings::Settings;
 use std::process::ExitCode;
+use tare_lab::LabError;
 
 /// Counts, so that records can say what a request allocated at its peak.
 #[global_allocator]
@@ -39,7 +41,8 @@ fn main() -> ExitCode {
         Err(e) if e.is::<interrupt::Cancelled>() => ExitCode::from(interrupt::INTERRUPTED),
         Err(e) => {
             eprintln!("tare: {e:#}");
-            ExitCode::FAILURE
+            let interrupted = matches!(e.downcast_ref(), Some(LabError::Interrupted));
+            if interrupted { ExitCode::from(interrupt::INTERRUPTED) } else { ExitCode::FAILURE }
         }
     }
 }

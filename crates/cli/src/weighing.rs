@@ -1,10 +1,8 @@
 //! What `clock`, `next` and `mutate` share: the request, the ceilings, the weighing itself with its progress.
 
 use anyhow::{Context, Result};
-use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 use tare_evidence::identity::lengths_told;
 use tare_evidence::provenance::Provenance;
 use tare_evidence::{Ledger, Record};
@@ -17,6 +15,7 @@ use tare_probe::ceilings::{Ceilings, Effort, Origin, Stored};
 use crate::args::{HowArgs, PrefillLogits, WorkArgs};
 use crate::built::build_info;
 use crate::interrupt::Interrupt;
+use crate::progress::{bar, spinner};
 use crate::settings::Settings;
 use crate::setup::{How, read_ids, within_training};
 
@@ -81,13 +80,6 @@ pub(crate) fn ceilings(settings: &Settings, host: &Host) -> Stored {
     stored
 }
 
-/// A line that moves while something without a known length goes on.
-pub(crate) fn spinner(message: impl Into<String>) -> ProgressBar {
-    let bar = ProgressBar::new_spinner().with_message(message.into());
-    bar.enable_steady_tick(Duration::from_millis(120));
-    bar
-}
-
 /// What a weighing is called in the ledger.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Named<'a> {
@@ -121,9 +113,7 @@ pub(crate) fn weigh(
     let build: BuildInfo = build_info()?;
     let store = ReferenceStore::at(settings.references(), &build.binary_sha256);
     let interrupt = Interrupt::listen()?;
-    let bar = ProgressBar::new((WARMUPS + rounds + 2) as u64)
-        .with_style(ProgressStyle::with_template("{spinner} {msg:40} {bar:30} {elapsed} of about {duration}")?);
-    bar.enable_steady_tick(Duration::from_millis(120));
+    let bar = bar((WARMUPS + rounds + 2) as u64, "{spinner} {msg:40} {bar:30} {elapsed} of about {duration}")?;
     let request = requests.first().context("no sequence is to be weighed")?;
     let [sequences, prompt, output, depth] =
         [requests.len(), request.prompt.len(), request.output_tokens, request.prefix.len()].map(|n| n as u32);

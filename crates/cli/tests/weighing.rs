@@ -318,13 +318,11 @@ fn planted_faults_are_caught_and_the_control_passes() {
     }
 }
 
+/// What `tare args` leaves and says when Ctrl-C is pressed as soon as it listens for that.
 #[cfg(target_os = "linux")]
-#[test]
-fn an_interrupt_leaves_nothing_behind() {
+fn interrupted(home: &Home, args: &[&str]) -> std::process::Output {
     use std::process::Stdio;
-    let home = Home::new();
-    let mut command = home.command(&clock_args("1000000", &[]));
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = home.command(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let status = format!("/proc/{}/status", child.id());
     // The second bit of the mask is SIGINT's: set once the program listens for it.
     let listens = || {
@@ -338,10 +336,33 @@ fn an_interrupt_leaves_nothing_behind() {
     }
     let sent = std::process::Command::new("sh").args(["-c", &format!("kill -INT {}", child.id())]).status().unwrap();
     assert!(sent.success());
-    let done = child.wait_with_output().unwrap();
+    child.wait_with_output().unwrap()
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn an_interrupt_leaves_nothing_behind() {
+    let home = Home::new();
+    let done = interrupted(&home, &clock_args("1000000", &[]));
     let said = String::from_utf8_lossy(&done.stderr);
-    assert!(!done.status.success() && said.contains("nothing was recorded"), "{:?}: {said}", done.status);
+    assert_eq!(done.status.code(), Some(130), "{said}");
+    assert!(said.contains("nothing was recorded"), "{said}");
     assert!(done.stdout.is_empty());
     let left: Vec<String> = files(&home.path("")).into_iter().filter(|n| n != "ceilings.json").collect();
     assert!(left.is_empty(), "{left:?}");
+}
+
+/// The passes would take days: it ends inside of its first operator, and says that of all none is whole.
+#[cfg(target_os = "linux")]
+#[test]
+fn an_interrupt_ends_operators_in_the_middle_of_one() {
+    let home = Home::new();
+    let model = "synthetic:qwen3-tiny?format=q4_0";
+    let asked = ["study", "ops", "-m", model, "--warm", "--op", "linear", "--rows", "1", "--passes", "100000000"];
+    let done = interrupted(&home, &[&asked[..], &["--json"]].concat());
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert_eq!(done.status.code(), Some(130), "{said}");
+    assert!(said.contains("it ended after 0 of"), "{said}");
+    let shown: Value = serde_json::from_slice(&done.stdout).unwrap();
+    assert_eq!((&shown["complete"], &shown["warm"]), (&json!(false), &json!([])), "{shown}");
 }

@@ -133,7 +133,8 @@ impl OpsStudy<'_> {
     /// Measures every distinct operator and shape of the plan at every number of rows, into `kept`: what was measured before
     /// an error or an interruption stays there.
     ///
-    /// `go_on` is asked before each with what it is; false ends the study.
+    /// `go_on` is asked before each with what it is, and while it is made ready and timed again and again; false ends the study,
+    /// and what was measured of the operator under way is lost.
     ///
     /// # Errors
     /// When a kernel answers otherwise than the reference, the backend fails, or `go_on` said no.
@@ -156,15 +157,15 @@ impl OpsStudy<'_> {
             let model = self.rig.model;
             let of = Operator { model, plan: &largest.plan, call: choice.calls[0], rows, context };
             let what = format!("{} {} x {}, {rows} rows", choice.op, choice.shape.n, choice.shape.k);
-            if !go_on(Ahead { what: &what, done, of: wanted.len() }) {
-                return Err(LabError::Interrupted);
-            }
+            let ahead = Ahead { what: &what, done, of: wanted.len() };
+            let mut ask = || if go_on(ahead) { Ok(()) } else { Err(LabError::Interrupted) };
+            ask()?;
             // The bucket that takes so many rows, all of them selected where it can, says which kernel the plan has.
             let most = rows.min(largest.plan.bucket.selected);
             let takes = |b: Bucket| b.rows >= rows && b.selected >= most;
             let chosen = engine.resolved().iter().find(|r| takes(r.plan.bucket)).unwrap_or(largest);
             let chosen = chosen.plan.calls[choice.calls[0]].kernel.clone();
-            kept.extend(bench.measure(&of, chosen)?);
+            kept.extend(bench.measure(&of, chosen, &mut ask)?);
         }
         Ok(())
     }
@@ -180,6 +181,9 @@ impl OpsStudy<'_> {
         }
     }
 }
+
+/// Says whether to go on: an error ends the operator under way.
+type Ask<'a> = &'a mut dyn FnMut() -> Result<(), LabError>;
 
 struct Bench<'a> {
     study: &'a OpsStudy<'a>,
@@ -198,7 +202,7 @@ struct Arm {
 
 impl Bench<'_> {
     /// One operator at one number of rows; none when there is nothing to choose.
-    fn measure(&mut self, of: &Operator<'_>, chosen: String) -> Result<Option<Measured>, LabError> {
+    fn measure(&mut self, of: &Operator<'_>, chosen: String, ask: Ask<'_>) -> Result<Option<Measured>, LabError> {
         let shape = of.shape();
         let mut kernels = takers(&self.tap, of.op(), &shape);
         kernels.truncate(MOST_KERNELS);
@@ -210,17 +214,22 @@ impl Bench<'_> {
         self.feeds.clear();
         let weight = of.op().weight().and_then(|w| of.plan.weight(w));
         let (copies, warmth) = self.copies(weight.map_or(0, |w| w.bytes as u64));
-        let stands: Vec<Stand> =
-            (0..copies).map(|_| of.stand(&mut self.tap, &mut self.feeds)).collect::<Result<_, _>>()?;
+        let mut stands: Vec<Stand> = Vec::with_capacity(copies);
+        for _ in 0..copies {
+            stands.push(of.stand(&mut self.tap, &mut self.feeds)?);
+            ask()?;
+        }
         let arms: Vec<Arm> = kernels.iter().map(|k| self.arm(&stands, k)).collect::<Result<_, _>>()?;
         let batch = stands[0].timed(of);
+        ask()?;
         self.judge(of, &stands[0], &arms, &batch)?;
+        ask()?;
         let inner = self.inner(&arms, &batch)?;
         let tap = self.tap.clone();
         let _steady = Steady::of(&tap);
         let (all, threads) = tap.with(|cpu| (cpu.describe().threads, cpu.active()));
         let passes: Vec<Vec<Vec<f64>>> =
-            (0..self.study.passes).map(|_| self.pass(&arms, &batch, inner)).collect::<Result<_, _>>()?;
+            (0..self.study.passes).map(|_| self.pass(&arms, &batch, inner, ask)).collect::<Result<_, _>>()?;
         let pace = Pace::of(self.study.ceilings, threads, of.plan.order());
         let floor = pace.floor(of.cost());
         let medians: Vec<f64> = (0..arms.len())
@@ -291,13 +300,14 @@ impl Bench<'_> {
         Ok((SAMPLE_NS / fastest.max(1) + 1).min(1000) as usize)
     }
 
-    /// All orders once: for each arm the time of a call, order by order.
-    fn pass(&self, arms: &[Arm], batch: &Batch, inner: usize) -> Result<Vec<Vec<f64>>, LabError> {
+    /// All orders once: for each arm the time of a call, order by order. It asks between the samples, outside of their time.
+    fn pass(&self, arms: &[Arm], batch: &Batch, inner: usize, ask: Ask<'_>) -> Result<Vec<Vec<f64>>, LabError> {
         let mut times = vec![Vec::new(); arms.len()];
         let mut runs = 0;
         for order in orders::all(arms.len()) {
             for a in order {
                 times[a].push(self.sample(&arms[a], batch, inner, &mut runs)?);
+                ask()?;
             }
         }
         Ok(times)

@@ -19,9 +19,10 @@ use tare_ops::{Class, class::CLASSES};
 use crate::args::{AccuracyArgs, HowArgs};
 use crate::commands::peers::model_path;
 use crate::commands::quantize::written_as;
+use crate::progress::spinner;
 use crate::settings::Settings;
 use crate::setup::{cpu_config, model_spec, plain_prompt, read_ids, tokenizer, within_training};
-use crate::weighing::{provenance, spinner};
+use crate::weighing::provenance;
 
 /// What an arm's file is called that is the model as it was given.
 const AS_GIVEN: &str = "file";

@@ -22,9 +22,10 @@ use tare_model::Model;
 use crate::args::{BackendName, ClockArgs, HowArgs, PrefillLogits, WorkArgs};
 use crate::built::build_info;
 use crate::interrupt::Interrupt;
+use crate::progress::spinner;
 use crate::settings::Settings;
 use crate::setup::open_model;
-use crate::weighing::{rig, spinner};
+use crate::weighing::rig;
 use asked::{Source, ask};
 use shown::print;
 

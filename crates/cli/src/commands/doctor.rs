@@ -3,11 +3,9 @@
 mod kernels;
 
 use anyhow::{Result, bail};
-use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use serde_json::json;
 use std::collections::BTreeMap;
-use std::time::Duration;
 use tare_core::units::human_bytes;
 use tare_core::{PageUse, Reading};
 use tare_cpu::CpuConfig;
@@ -23,9 +21,10 @@ use tare_probe::ceilings::{Ceilings, Effort, Origin};
 use tare_probe::{Host, Quietness};
 
 use crate::args::{DoctorArgs, MEASURED_MODEL};
+use crate::progress::{bar, spinner};
 use crate::settings::Settings;
 use crate::setup::{How, cpu_config, on, open_model};
-use crate::weighing::{ceilings, spinner};
+use crate::weighing::ceilings;
 
 /// Runs the command.
 pub(crate) fn run(args: &DoctorArgs, settings: &Settings) -> Result<()> {
@@ -130,9 +129,7 @@ fn compile(config: &CudaConfig) -> Result<()> {
     let hopper = driver.isa().has(Isa::Hopper);
     let units: Vec<Unit> = Unit::all().into_iter().filter(|unit| hopper || !unit.hopper).collect();
     let missing = driver.cubins().missing(&units);
-    let bar = ProgressBar::new(missing.len() as u64)
-        .with_style(ProgressStyle::with_template("{spinner} compiling {msg:34} {bar:30} {pos} of {len}, {elapsed}")?);
-    bar.enable_steady_tick(Duration::from_millis(120));
+    let bar = bar(missing.len() as u64, "{spinner} compiling {msg:34} {bar:30} {pos} of {len}, {elapsed}")?;
     let threads = std::thread::available_parallelism()?.get();
     driver.cubins().prepare(&missing, threads, &|done, unit| {
         bar.set_position(done as u64);

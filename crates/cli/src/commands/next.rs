@@ -2,7 +2,6 @@
 
 use anyhow::{Result, bail};
 use comfy_table::{CellAlignment, Table, presets::UTF8_FULL_CONDENSED};
-use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use std::time::{Duration, Instant};
 use tare_core::Reading;
@@ -21,6 +20,7 @@ use crate::args::NextArgs;
 use crate::commands::after;
 use crate::commands::clock::{gate, notes, refuse_failed};
 use crate::interrupt::Interrupt;
+use crate::progress::bar;
 use crate::settings::Settings;
 use crate::setup::open_model;
 use crate::weighing::{Named, Weighed, ceilings, request, rig, weigh};
@@ -127,9 +127,7 @@ fn with_progress<R>(
 ) -> Result<Looked<R>> {
     let interrupt = Interrupt::listen()?;
     let turns = effort.decode_turns + effort.prefill_turns + effort.probed * effort.blocks;
-    let bar = ProgressBar::new(turns as u64)
-        .with_style(ProgressStyle::with_template("{spinner} {msg:40} {bar:30} {elapsed} of about {duration}")?);
-    bar.enable_steady_tick(Duration::from_millis(120));
+    let bar = bar(turns as u64, "{spinner} {msg:40} {bar:30} {elapsed} of about {duration}")?;
     let looked = work(&mut |at| {
         bar.set_message(match at {
             At::Replay(phase, Doing::Turn(n)) => format!("replay of {phase}, turn {}", n + 1),

@@ -2,10 +2,8 @@
 
 use anyhow::{Context, Result};
 use comfy_table::{CellAlignment, Table, presets::UTF8_FULL_CONDENSED};
-use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use std::path::Path;
-use std::time::Duration;
 use tare_core::digest::sha256_hex;
 use tare_core::{Fault, Reading};
 use tare_evidence::Ledger;
@@ -19,7 +17,8 @@ use tare_probe::Host;
 
 use crate::args::OpsArgs;
 use crate::commands::replay::sat_out;
-use crate::interrupt::{Cancelled, Interrupt};
+use crate::interrupt::{Interrupt, cancelled};
+use crate::progress::bar;
 use crate::settings::Settings;
 use crate::setup::open_model;
 use crate::weighing::{ceilings, rig};
@@ -49,10 +48,7 @@ pub(crate) fn run(args: &OpsArgs, settings: &Settings) -> Result<()> {
         ceilings: &stored.ceilings,
     };
     let interrupt = Interrupt::listen()?;
-    let bar = ProgressBar::new(0)
-        .with_message("packing")
-        .with_style(ProgressStyle::with_template("{spinner} {msg:44!} {bar:30} {pos} of {len}, {elapsed}")?);
-    bar.enable_steady_tick(Duration::from_millis(120));
+    let bar = bar(0, "{spinner} {msg:44!} {bar:30} {pos} of {len}, {elapsed}")?.with_message("packing");
     let warmths: &[Warmth] = match (args.warm, args.cold) {
         (true, _) => &[Warmth::Warm],
         (_, true) => &[Warmth::Cold],
@@ -74,7 +70,7 @@ pub(crate) fn run(args: &OpsArgs, settings: &Settings) -> Result<()> {
         Ok(())
     });
     bar.finish_and_clear();
-    // Pressed during the last operator, it would not be asked about again.
+    // Pressed after the last sample, it would not be asked about again.
     let ended = ended.and_then(|()| if interrupt.pressed() { Err(LabError::Interrupted) } else { Ok(()) });
     let whole = ended.is_ok();
     let found = crossovers(if warm.is_empty() { &cold } else { &warm });
@@ -88,10 +84,7 @@ pub(crate) fn run(args: &OpsArgs, settings: &Settings) -> Result<()> {
         let guard = if args.write_guard.is_some() { "; no guard is written" } else { "" };
         eprintln!("tare: it ended after {done} of {all}{guard}");
     }
-    match ended {
-        Err(LabError::Interrupted) => return Err(Cancelled.into()),
-        ended => ended?,
-    }
+    ended.map_err(cancelled)?;
     let Some(plan) = &args.write_guard else { return Ok(()) };
     let subject = Subject { shape: model.describe()?.name, class: rig.class.name.to_string() };
     write_guards(plan, &found, &subject, (&warm, &cold), whole_requests(args, settings)?.as_ref())

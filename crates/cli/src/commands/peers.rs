@@ -17,10 +17,10 @@ use tare_probe::Host;
 
 use crate::args::{PeersCommand, TuneArgs};
 use crate::commands::quantize::written_as;
-use crate::interrupt::{Cancelled, Interrupt};
+use crate::interrupt::{Interrupt, cancelled};
+use crate::progress::spinner;
 use crate::pull;
 use crate::settings::Settings;
-use crate::weighing::spinner;
 
 /// Runs the command.
 pub(crate) fn run(command: &PeersCommand, settings: &Settings) -> Result<()> {
@@ -154,8 +154,4 @@ pub(crate) fn model_path(
     let is_gguf = |p: &PathBuf| p.extension().is_some_and(|e| e == "gguf");
     let inside = std::fs::read_dir(&found)?.flatten().map(|e| e.path()).find(is_gguf);
     Ok(inside.unwrap_or(found))
-}
-
-fn cancelled(error: LabError) -> anyhow::Error {
-    if matches!(error, LabError::Interrupted) { Cancelled.into() } else { error.into() }
 }

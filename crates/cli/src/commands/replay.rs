@@ -4,7 +4,6 @@ mod launches;
 
 use anyhow::Result;
 use comfy_table::{CellAlignment, Table, presets::UTF8_FULL_CONDENSED};
-use indicatif::{ProgressBar, ProgressStyle};
 use std::time::Duration;
 use tare_core::Reading;
 use tare_core::units::human_bytes;
@@ -17,6 +16,7 @@ use tare_probe::{Host, Quietness};
 
 use crate::args::{PhaseArg, ReplayArgs};
 use crate::interrupt::Interrupt;
+use crate::progress::bar;
 use crate::settings::Settings;
 use crate::setup::{open_model, within_training};
 use crate::weighing::{ceilings, rig};
@@ -77,9 +77,7 @@ fn turn_by_turn<T>(
     work: impl FnOnce(&mut dyn FnMut(Doing) -> bool) -> Result<T, LabError>,
 ) -> Result<T> {
     let interrupt = Interrupt::listen()?;
-    let bar = ProgressBar::new(iterations as u64 + 2)
-        .with_style(ProgressStyle::with_template("{spinner} {msg:40} {bar:30} {elapsed} of about {duration}")?);
-    bar.enable_steady_tick(Duration::from_millis(120));
+    let bar = bar(iterations as u64 + 2, "{spinner} {msg:40} {bar:30} {elapsed} of about {duration}")?;
     let done = work(&mut |doing| {
         bar.set_message(match doing {
             Doing::Reaching => format!("running up to the {phase} step"),

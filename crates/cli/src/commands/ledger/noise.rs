@@ -10,7 +10,7 @@ use tare_evidence::stats::{Terms, power_of, samples_for_power, simulate_no_diffe
 use tare_evidence::study::{Rule, StudyPlan};
 
 use crate::args::{PlanArgs, RuleArg};
-use crate::weighing::spinner;
+use crate::progress::spinner;
 
 /// What to simulate.
 #[derive(Debug, Clone, Copy)]

@@ -13,13 +13,13 @@ use tare_model::{Model, PlanSpec};
 use tare_ops::{Class, class::CLASSES};
 use tare_probe::Host;
 
-use super::{cancelled, model_path};
+use super::model_path;
 use crate::args::CheckArgs;
 use crate::built::build_info;
-use crate::interrupt::Interrupt;
+use crate::interrupt::{Interrupt, cancelled};
+use crate::progress::spinner;
 use crate::settings::Settings;
 use crate::setup::within_training;
-use crate::weighing::spinner;
 
 /// Runs of the request: the second one starts from what the first one left behind.
 const RUNS: usize = 2;

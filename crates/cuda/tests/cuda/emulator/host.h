@@ -47,24 +47,52 @@ static Dim threadIdx, blockIdx, blockDim, gridDim;
 enum State { READY, AT_BLOCK, AT_WARP, AT_GROUP, AT_LAUNCH, DONE };
 enum { WARP = 32, GROUP_THREADS = 128, MOST_THREADS = 1024, STACK = 65536 };
 
+// What a thread hands to its warp.
+struct Slot {
+    unsigned char bytes[24];
+};
+
 // A fiber is made once and runs one thread after the other. Switches are long jumps, which ask nothing of the system.
 struct Fiber {
     jmp_buf at;
     State state;
     bool made;
+    // Which of its two slots it handed over last.
+    unsigned char turn;
 };
 static Fiber fibers[MOST_THREADS];
 static jmp_buf scheduler;
 static unsigned current;
-static unsigned char slots[MOST_THREADS][24];
+static Slot slots[2][MOST_THREADS];
 // Counts what threads that wait without a barrier of the block may be waiting for.
 static unsigned long progress;
 static void (*the_kernel)(const void*);
 static const void* the_args;
 
+// A pass over the threads of the block: how many, in which order, which place it is at, and whether any came to wait.
+static struct {
+    unsigned threads;
+    bool backwards;
+    unsigned place;
+    bool moved;
+} pass;
+
+static void go_on(unsigned i);
+
+// The pass goes to its next thread that can run, from thread to thread, and to the scheduler after the last.
+static __attribute__((noinline)) void next_of_pass() {
+    for (; pass.place < pass.threads; pass.place++) {
+        unsigned i = pass.backwards ? pass.threads - 1 - pass.place : pass.place;
+        if (fibers[i].state == READY) go_on(i);
+    }
+    _longjmp(scheduler, 1);
+}
+
 static __attribute__((noinline)) void wait_at(State state) {
     fibers[current].state = state;
-    if (_setjmp(fibers[current].at) == 0) _longjmp(scheduler, 1);
+    pass.moved |= state != READY;
+    pass.place++;
+    if (_setjmp(fibers[current].at) == 0) next_of_pass();
 }
 
 // Hides (0) or shows (1) what the launches before this one wrote; none when the launch does not start early.
@@ -83,14 +111,27 @@ static inline void __syncthreads() { wait_at(AT_BLOCK); }
 
 static inline void __syncwarp() { wait_at(AT_WARP); }
 
+// Hands `mine` to the warp; the slots of its lanes. They hold until the exchange after the next: whoever writes there again has
+// met the others at the one between, where all had read.
+template <typename T>
+static const Slot* hand_over(const T& mine) {
+    static_assert(sizeof mine <= sizeof(Slot), "a slot takes what is handed over");
+    Slot* all = slots[fibers[current].turn ^= 1];
+    memcpy(all[current].bytes, &mine, sizeof mine);
+    wait_at(AT_WARP);
+    return all + current / WARP * WARP;
+}
+
+template <typename T>
+static T handed(const Slot* lanes, unsigned source) {
+    T other;
+    memcpy(&other, lanes[source].bytes, sizeof other);
+    return other;
+}
+
 template <typename T>
 static T exchange(T mine, unsigned source) {
-    memcpy(slots[current], &mine, sizeof mine);
-    wait_at(AT_WARP);
-    T other;
-    memcpy(&other, slots[current / WARP * WARP + source], sizeof other);
-    wait_at(AT_WARP);
-    return other;
+    return handed<T>(hand_over(mine), source);
 }
 
 template <typename T>
@@ -152,23 +193,26 @@ static inline float __fdiv_rn(float a, float b) { return a / b; }
 static inline float __fdividef(float a, float b) { return a / b; }
 static inline float __fsqrt_rn(float a) { return sqrtf(a); }
 
+// What a lane holds of the operands of a product.
+struct Operands {
+    unsigned left[4], right[2];
+};
+
 // The tensor-core product of `multiply`, each sum one product after the other.
 static inline void host_multiply(float* c, const unsigned* a, const unsigned* b) {
-    memcpy(slots[current], a, 16);
-    memcpy(slots[current] + 16, b, 8);
-    wait_at(AT_WARP);
-    unsigned warp = current / WARP * WARP, g = current % WARP / 4, t = current % 4;
+    Operands mine;
+    memcpy(mine.left, a, sizeof mine.left);
+    memcpy(mine.right, b, sizeof mine.right);
+    const Slot* lanes = hand_over(mine);
+    unsigned g = current % WARP / 4, t = current % 4;
     for (unsigned i = 0; i < 4; i++)
         for (unsigned quad = 0; quad < 4; quad++) {
-            unsigned left[4], right[2];
-            memcpy(left, slots[warp + g * 4 + quad], 16);
-            memcpy(right, slots[warp + (2 * t + i % 2) * 4 + quad] + 16, 8);
+            Operands row = handed<Operands>(lanes, g * 4 + quad), column = handed<Operands>(lanes, (2 * t + i % 2) * 4 + quad);
             for (unsigned k = 0; k < 4; k++) {
-                unsigned x = left[i / 2 + k / 2 * 2] >> k % 2 * 16, y = right[k / 2] >> k % 2 * 16;
+                unsigned x = row.left[i / 2 + k / 2 * 2] >> k % 2 * 16, y = column.right[k / 2] >> k % 2 * 16;
                 c[i] += __uint_as_float(x << 16) * __uint_as_float(y << 16);
             }
         }
-    wait_at(AT_WARP);
 }
 
 // IEEE binary16 to binary32.
@@ -198,13 +242,20 @@ static void make(unsigned i) {
     setcontext(&context);
 }
 
-// Lets thread `i` run until it waits.
-static __attribute__((noinline)) void resume(unsigned i) {
+// Lets thread `i` run on; nobody comes back from here.
+static void go_on(unsigned i) {
     current = i;
     threadIdx.x = i;
-    if (_setjmp(scheduler) != 0) return;
     if (fibers[i].made) _longjmp(fibers[i].at, 1);
     make(i);
+}
+
+// Lets every thread that can run do so until it waits; whether any came to wait for another thing than its next pass.
+static __attribute__((noinline)) bool run_pass() {
+    pass.place = 0;
+    pass.moved = false;
+    if (_setjmp(scheduler) == 0) next_of_pass();
+    return pass.moved;
 }
 
 static bool all(unsigned first, unsigned n, State state) {
@@ -238,16 +289,12 @@ static void begin_block(unsigned threads);
 static int run_block(unsigned threads, int backwards) {
     begin_block(threads);
     release(0, threads);
+    for (unsigned i = 0; i < threads; i++) fibers[i].turn = 0;
+    pass.threads = threads;
+    pass.backwards = backwards != 0;
     while (!all(0, threads, DONE)) {
         unsigned long before = progress;
-        bool moved = false;
-        for (unsigned n = 0; n < threads; n++) {
-            unsigned i = backwards ? threads - 1 - n : n;
-            if (fibers[i].state != READY) continue;
-            resume(i);
-            moved |= fibers[i].state != READY;
-        }
-        bool released = moved || progress != before;
+        bool released = run_pass() || progress != before;
         for (unsigned w = 0; w < threads; w += GROUP_THREADS) {
             if (threads - w < GROUP_THREADS || !all(w, GROUP_THREADS, AT_GROUP)) continue;
             release(w, GROUP_THREADS);

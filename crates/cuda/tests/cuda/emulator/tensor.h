@@ -51,21 +51,23 @@ static inline unsigned host_round(float f) {
 
 static inline unsigned pack_bf16(float low, float high) { return host_round(low) | host_round(high) << 16; }
 
-// Row `i` of the matrices whose rows the lanes of a warp name.
-static inline const unsigned short* row_of_lane(const void* mine, unsigned lane) {
-    return (const unsigned short*)exchange(mine, lane);
+// The row that lane `lane` of a warp names.
+static inline const unsigned short* row_of(const Slot* lanes, unsigned lane) {
+    return handed<const unsigned short*>(lanes, lane);
 }
 
 static inline void load_matrices(unsigned* m, const void* row) {
+    const Slot* lanes = hand_over(row);
     unsigned lane = current % WARP;
-    for (unsigned i = 0; i < 4; i++) memcpy(&m[i], row_of_lane(row, 8 * i + lane / 4) + lane % 4 * 2, 4);
+    for (unsigned i = 0; i < 4; i++) memcpy(&m[i], row_of(lanes, 8 * i + lane / 4) + lane % 4 * 2, 4);
 }
 
 static inline void load_transposed(unsigned* m, const void* row) {
+    const Slot* lanes = hand_over(row);
     unsigned lane = current % WARP;
     for (unsigned i = 0; i < 4; i++) {
-        unsigned low = row_of_lane(row, 8 * i + lane % 4 * 2)[lane / 4];
-        m[i] = low | (unsigned)row_of_lane(row, 8 * i + lane % 4 * 2 + 1)[lane / 4] << 16;
+        unsigned low = row_of(lanes, 8 * i + lane % 4 * 2)[lane / 4];
+        m[i] = low | (unsigned)row_of(lanes, 8 * i + lane % 4 * 2 + 1)[lane / 4] << 16;
     }
 }
 
@@ -141,43 +143,58 @@ static inline void copy_mapped(void* to, const void* map, unsigned long long* at
     settle((Barrier*)at);
 }
 
-// One thread's part of d [64, N] by a warpgroup, `left` and `right` giving the operands of its rows and columns.
+// Elements [c, c + 16) of row `r` of a swizzled tile, c being a multiple of 16.
+static inline void row_of_tile(float* to, const unsigned char* tile, unsigned r, unsigned c) {
+    for (unsigned half = 0; half < 2; half++) {
+        unsigned short bits[8];
+        memcpy(bits, tile + element_at(r, c + 8 * half), sizeof bits);
+        for (unsigned i = 0; i < 8; i++) to[8 * half + i] = host_bf16(bits[i]);
+    }
+}
+
+// One thread's part of d [64, N] by a warpgroup, `left` and `right` giving 16 operands of a row and of a column.
 template <int N, typename Left, typename Right>
 static inline void host_products(float* d, int keep, Left left, Right right) {
     unsigned t = current % 4;
     float a[2][16];
-    for (unsigned half = 0; half < 2; half++)
-        for (unsigned k = 0; k < 16; k++) a[half][k] = left(half, k);
-    for (unsigned j = 0; j < N / 8; j++)
-        for (unsigned l = 0; l < 2; l++) {
-            float b[16];
-            for (unsigned k = 0; k < 16; k++) b[k] = right(8 * j + 2 * t + l, k);
-            for (unsigned half = 0; half < 2; half++) {
-                float sum = keep ? d[4 * j + 2 * half + l] : 0.0f;
-                for (unsigned k = 0; k < 16; k++) sum += a[half][k] * b[k];
-                d[4 * j + 2 * half + l] = sum;
-            }
-        }
+    for (unsigned half = 0; half < 2; half++) left(a[half], half);
+    for (unsigned j = 0; j < N / 8; j++) {
+        float b[2][16], sums[4];
+        for (unsigned l = 0; l < 2; l++) right(b[l], 8 * j + 2 * t + l);
+        for (unsigned i = 0; i < 4; i++) sums[i] = keep ? d[4 * j + i] : 0.0f;
+        // Four sums side by side, each one product after the other.
+        for (unsigned k = 0; k < 16; k++)
+            for (unsigned i = 0; i < 4; i++) sums[i] += a[i / 2][k] * b[i % 2][k];
+        memcpy(&d[4 * j], sums, sizeof sums);
+    }
 }
 
 template <int N>
 static inline void multiply_tiles(float* d, const unsigned char* a, const unsigned char* b, unsigned k, int keep = 1) {
     unsigned row = current % 128 / WARP * 16 + current % WARP / 4;
     host_products<N>(
-        d, keep, [&](unsigned half, unsigned i) { return element(a, row + 8 * half, 16 * k + i); },
-        [&](unsigned n, unsigned i) { return element(b, n, 16 * k + i); });
+        d, keep, [&](float* to, unsigned half) { row_of_tile(to, a, row + 8 * half, 16 * k); },
+        [&](float* to, unsigned n) { row_of_tile(to, b, n, 16 * k); });
 }
+
+// What a lane holds of the rows on the left.
+struct Rows {
+    unsigned pairs[4];
+};
 
 template <int N>
 static inline void multiply_rows(float* d, const unsigned* a, const unsigned char* b, unsigned panel) {
-    unsigned quad = current / 4 * 4;
-    memcpy(slots[current], a, 16);
-    wait_at(AT_WARP);
-    unsigned left[4][4];
-    for (unsigned i = 0; i < 4; i++) memcpy(left[i], slots[quad + i], 16);
-    wait_at(AT_WARP);
+    Rows mine, left[4];
+    memcpy(mine.pairs, a, sizeof mine.pairs);
+    const Slot* lanes = hand_over(mine);
+    for (unsigned i = 0; i < 4; i++) left[i] = handed<Rows>(lanes, current % WARP / 4 * 4 + i);
     host_products<N>(
         d, 1,
-        [&](unsigned half, unsigned i) { return host_bf16(left[i % 8 / 2][half + i / 8 * 2] >> i % 2 * 16 & 0xffffu); },
-        [&](unsigned n, unsigned i) { return element(b + n / 64 * panel, i, n % 64); });
+        [&](float* to, unsigned half) {
+            for (unsigned i = 0; i < 16; i++)
+                to[i] = host_bf16(left[i % 8 / 2].pairs[half + i / 8 * 2] >> i % 2 * 16 & 0xffffu);
+        },
+        [&](float* to, unsigned n) {
+            for (unsigned i = 0; i < 16; i++) to[i] = element(b + n / 64 * panel, i, n % 64);
+        });
 }
