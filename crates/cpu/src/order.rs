@@ -25,6 +25,16 @@ pub enum Resource {
     Output,
 }
 
+impl Resource {
+    /// Whether it is a copy of `what`: rounded, in integers or in tiles.
+    pub fn is_copy_of(self, what: Self) -> bool {
+        match (self, what) {
+            (Self::Rounded(x) | Self::Codes(x, _) | Self::Tiled(x, _), Self::Buffer(of)) => x == of,
+            _ => false,
+        }
+    }
+}
+
 /// What has been read and written since the workers last met.
 #[derive(Debug, Default)]
 pub struct Order {

@@ -284,6 +284,8 @@ impl<'a> Build<'a> {
                 self.room.read(*piece);
             } else if writes.contains(what) {
                 self.room.write(*piece);
+            } else if reads.iter().any(|r| r.is_copy_of(*what)) {
+                self.room.read_copy(*piece);
             }
         }
         for w in writes {

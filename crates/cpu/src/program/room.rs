@@ -157,6 +157,17 @@ impl Room {
         }
     }
 
+    /// The next stage reads a copy of a piece: what the copy was made of lasts as long. Nothing follows for a piece that nobody
+    /// has written.
+    ///
+    /// A part of a program that is run by itself makes the copy anew for each layer. Had a product that reads the copy written
+    /// over the piece, the next layer's would work on that product, and numbers would grow from layer to layer.
+    pub fn read_copy(&mut self, piece: Piece) {
+        if !self.asked[piece.0].lives.is_empty() {
+            self.read(piece);
+        }
+    }
+
     /// The next stage writes all of a piece that is read later, and reads none of it.
     pub fn write(&mut self, Piece(i): Piece) {
         self.asked[i].lives.push(self.meetings..=self.meetings);
@@ -248,6 +259,7 @@ mod tests {
         let mut room = Room::default();
         let (piece, _) = room.piece(Share::Numbers, 8).unwrap();
         let (unwritten, _) = room.piece(Share::Numbers, 8).unwrap();
+        let (copied, _) = room.piece(Share::Numbers, 8).unwrap();
         let mut next = |what: fn(&mut Room, Piece), piece| {
             what(&mut room, piece);
             room.meet();
@@ -259,8 +271,11 @@ mod tests {
         next(|_, _| {}, piece);
         next(Room::write, piece);
         next(Room::read, unwritten);
-        assert_eq!(room.asked[0].lives, [0..=3, 5..=5]);
+        next(Room::read_copy, piece);
+        next(Room::read_copy, copied);
+        assert_eq!(room.asked[0].lives, [0..=3, 5..=7]);
         assert_eq!(room.asked[1].lives, [0..=6], "since when is not known");
+        assert_eq!(room.asked[2].lives, [], "its tiles were made of something else");
     }
 
     #[test]
