@@ -263,3 +263,18 @@ fn fetched_serve_answers_streams_and_ends() {
     assert!(sent.success());
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
+
+/// Groups that run alone work on what the one before left: with real weights numbers would grow from layer to layer until they are
+/// none, were the input of a product written over by what is made of its copy.
+#[test]
+#[ignore = "needs fetched assets: cargo xtask fetch"]
+fn fetched_steps_are_taken_apart_whatever_copies_their_products_read() {
+    let home = Home::new();
+    for class in ["w4a15", "w4a8", "w4a16-free", "w4a16"] {
+        for phase in ["decode", "prefill"] {
+            let asked = ["replay", "-m", &model(), "--class", class, "--phase", phase, "-p", "16", "-i", "2", "--json"];
+            let replay = home.json(&asked);
+            assert_eq!(replay["coverage"]["complete"], true, "{class} {phase}: {}", replay["coverage"]);
+        }
+    }
+}

@@ -219,9 +219,8 @@ impl Bench<'_> {
             stands.push(of.stand(&mut self.tap, &mut self.feeds)?);
             ask()?;
         }
-        let arms: Vec<Arm> = kernels.iter().map(|k| self.arm(&stands, k)).collect::<Result<_, _>>()?;
+        let arms: Vec<Arm> = kernels.iter().map(|k| self.arm(&stands, k, ask)).collect::<Result<_, _>>()?;
         let batch = stands[0].timed(of);
-        ask()?;
         self.judge(of, &stands[0], &arms, &batch)?;
         ask()?;
         let inner = self.inner(&arms, &batch)?;
@@ -280,12 +279,13 @@ impl Bench<'_> {
         ((2 * cache).div_ceil(bytes) as usize + 1, Warmth::Cold)
     }
 
-    fn arm(&self, stands: &[Stand], kernel: &str) -> Result<Arm, LabError> {
+    fn arm(&self, stands: &[Stand], kernel: &str, ask: Ask<'_>) -> Result<Arm, LabError> {
         let mut arm = Arm { kernel: kernel.to_string(), parts: Vec::new(), wholes: Vec::new() };
         for stand in stands {
             let whole = stand.compile(&mut self.tap.clone(), kernel)?;
             arm.wholes.push(whole);
             arm.parts.push(self.tap.with(|cpu| cpu.part(whole, &[stand.call]))?);
+            ask()?;
         }
         Ok(arm)
     }
@@ -300,14 +300,14 @@ impl Bench<'_> {
         Ok((SAMPLE_NS / fastest.max(1) + 1).min(1000) as usize)
     }
 
-    /// All orders once: for each arm the time of a call, order by order. It asks between the samples, outside of their time.
+    /// All orders once: for each arm the time of a call, order by order. It asks before each sample, outside of its time.
     fn pass(&self, arms: &[Arm], batch: &Batch, inner: usize, ask: Ask<'_>) -> Result<Vec<Vec<f64>>, LabError> {
         let mut times = vec![Vec::new(); arms.len()];
         let mut runs = 0;
         for order in orders::all(arms.len()) {
             for a in order {
-                times[a].push(self.sample(&arms[a], batch, inner, &mut runs)?);
                 ask()?;
+                times[a].push(self.sample(&arms[a], batch, inner, &mut runs)?);
             }
         }
         Ok(times)

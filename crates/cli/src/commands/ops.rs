@@ -60,10 +60,14 @@ pub(crate) fn run(args: &OpsArgs, settings: &Settings) -> Result<()> {
         study.warmth = warmth;
         let kept = if warmth == Warmth::Warm { &mut warm } else { &mut cold };
         study.run(kept, &mut |ahead| {
-            (done, all) = (n * ahead.of + ahead.done, warmths.len() * ahead.of);
-            bar.set_length(all as u64);
-            bar.set_position(done as u64);
-            bar.set_message(ahead.what.to_string());
+            let at = (n * ahead.of + ahead.done, warmths.len() * ahead.of);
+            // Most questions come between two samples, which a line that is drawn would disturb.
+            if at != (done, all) {
+                (done, all) = at;
+                bar.set_length(all as u64);
+                bar.set_position(done as u64);
+                bar.set_message(ahead.what.to_string());
+            }
             !interrupt.pressed()
         })?;
         done = (n + 1) * (all / warmths.len());
@@ -82,7 +86,7 @@ pub(crate) fn run(args: &OpsArgs, settings: &Settings) -> Result<()> {
     }
     if !whole && all > 0 {
         let guard = if args.write_guard.is_some() { "; no guard is written" } else { "" };
-        eprintln!("tare: it ended after {done} of {all}{guard}");
+        eprintln!("tare: it ended after {done} of {all} operators and numbers of rows{guard}");
     }
     ended.map_err(cancelled)?;
     let Some(plan) = &args.write_guard else { return Ok(()) };

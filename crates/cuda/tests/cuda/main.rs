@@ -17,6 +17,7 @@ mod operators;
 mod rungs;
 mod soak;
 mod steps;
+mod threads;
 mod tiles;
 mod times;
 

@@ -44,7 +44,7 @@ static inline float4 make_float4(float x, float y, float z, float w) {
 
 static Dim threadIdx, blockIdx, blockDim, gridDim;
 
-enum State { READY, AT_BLOCK, AT_WARP, AT_GROUP, AT_LAUNCH, DONE };
+enum State { READY, AT_BLOCK, AT_WARP, AT_EXCHANGE, AT_GROUP, AT_LAUNCH, DONE };
 enum { WARP = 32, GROUP_THREADS = 128, MOST_THREADS = 1024, STACK = 65536 };
 
 // What a thread hands to its warp.
@@ -118,7 +118,7 @@ static const Slot* hand_over(const T& mine) {
     static_assert(sizeof mine <= sizeof(Slot), "a slot takes what is handed over");
     Slot* all = slots[fibers[current].turn ^= 1];
     memcpy(all[current].bytes, &mine, sizeof mine);
-    wait_at(AT_WARP);
+    wait_at(AT_EXCHANGE);
     return all + current / WARP * WARP;
 }
 
@@ -301,7 +301,7 @@ static int run_block(unsigned threads, int backwards) {
             released = true;
         }
         for (unsigned w = 0; w < threads; w += WARP) {
-            if (!all(w, WARP, AT_WARP)) continue;
+            if (!all(w, WARP, AT_WARP) && !all(w, WARP, AT_EXCHANGE)) continue;
             release(w, WARP);
             released = true;
         }
