@@ -180,8 +180,10 @@ fn fetched_memory_in_use_stays_near_the_file() {
     let of = |part: &str| v["memory"][part].as_u64().unwrap();
     let (total, peak) = (of("total_bytes"), of("peak_bytes"));
     eprintln!("file {file}, resident {total}, peak {peak}");
-    assert!(total as f64 <= 1.5 * file as f64, "{total} bytes are resident for a file of {file}");
-    assert!(peak as f64 <= 1.5 * file as f64, "{peak} bytes were resident for a file of {file}");
+    // Step memory begins on a huge page, of which it has the whole.
+    let most = 1.5 * file as f64 + f64::from(2 << 20);
+    assert!(total as f64 <= most, "{total} bytes are resident for a file of {file}");
+    assert!(peak as f64 <= most, "{peak} bytes were resident for a file of {file}");
 }
 
 #[test]

@@ -71,25 +71,6 @@ fn a_late_worker_sits_out_and_comes_back() {
     assert!(back.is_some_and(|n| n.abs_diff(2 * TERM - 1) <= 2), "twice as long: {back:?}");
 }
 
-/// One of two: the caller goes on by itself, in regions of one.
-#[test]
-fn of_two_workers_one_sits_out_and_comes_back() {
-    let script = Script::default();
-    let mut pool = pool(2, &script);
-    // A neighbour that floats: now the one waits, now the other.
-    script.late(&[0, 1]);
-    (0..2).for_each(|_| assert_eq!(region(&mut pool).len(), 2));
-    for _ in 0..4 {
-        assert_eq!(region(&mut pool), [("caller".to_string(), 0)]);
-    }
-    script.late(&[1]);
-    let back = (0usize..).find(|_| region(&mut pool).len() == 2);
-    assert!(back.is_some_and(|n| n.abs_diff(TERM - 4) <= 1), "after {back:?} regions of {TERM}");
-    (0..4).for_each(|_| {
-        assert_eq!(region(&mut pool).len(), 2, "half of the time is what half of the workers cost as well")
-    });
-}
-
 #[test]
 fn what_sat_out_is_told() {
     let script = Script::default();
@@ -109,7 +90,7 @@ fn for_the_caller_another_one_sits_out() {
 }
 
 #[test]
-fn several_sit_out_and_the_caller_stays() {
+fn several_sit_out_and_two_stay() {
     let script = Script::default();
     let mut pool = pool(6, &script);
     script.late(&[1, 3]);
@@ -118,7 +99,7 @@ fn several_sit_out_and_the_caller_stays() {
     assert_eq!(names(&region(&mut pool)), ["caller", "tare-cpu-2", "tare-cpu-4", "tare-cpu-5"]);
     for late in [[2, 4, 5], [4, 5, 2], [5, 2, 4]].concat() {
         script.late(&[late]);
-        (0..4).for_each(|_| assert_eq!(names(&region(&mut pool))[0], "caller"));
+        (0..4).for_each(|_| assert!(region(&mut pool).len() >= 2));
     }
 }
 
@@ -129,13 +110,15 @@ fn why(pool: &Pool) -> String {
 
 #[test]
 fn pools_that_cannot_do_without_anybody_say_so() {
-    let script = Script::default();
-    let mut alone = pool(1, &script);
-    script.late(&[0]);
-    for _ in 0..4 {
-        assert_eq!(region(&mut alone).len(), 1);
+    for workers in [1, 2] {
+        let script = Script::default();
+        let mut pool = pool(workers, &script);
+        script.late(&[1]);
+        for _ in 0..4 {
+            assert_eq!(region(&mut pool).len(), workers);
+        }
+        assert!(why(&pool).contains("too much to do without"));
     }
-    assert!(why(&alone).contains("one worker alone"));
     let floating = Pool::new(3, false).unwrap();
     assert!(why(&floating).contains("not bound"));
 }
