@@ -41,7 +41,7 @@ impl Bell {
         let mut guard = self.guard();
         // Two fences, here and in `ring`: either `done` sees what was stored before a ring, or that ring sees a sleeper.
         // It then needs the lock, which is free only before `done` is asked or once this thread sleeps.
-        self.asleep.fetch_add(1, Relaxed);
+        self.asleep.fetch_add(1, Release);
         fence(SeqCst);
         while !done() {
             guard = self.rung.wait(guard).unwrap_or_else(|e| e.into_inner());
@@ -49,9 +49,9 @@ impl Bell {
         self.asleep.fetch_sub(1, Relaxed);
     }
 
-    /// How many sleep now.
+    /// How many sleep now. Whoever is counted here is no longer counted at the bell where it slept before.
     pub(crate) fn asleep(&self) -> usize {
-        self.asleep.load(Relaxed)
+        self.asleep.load(Acquire)
     }
 
     /// Wakes all sleepers. What they wait for has been stored with [`Release`] before.

@@ -15,8 +15,8 @@ const LATE_NS: u64 = 2 * WINDOW_NS;
 const FIRST_TERM_NS: u64 = 500_000_000;
 /// The longest term: a window in which all wait for a worker on trial is then a five-hundredth of the time.
 const LONGEST_TERM_NS: u64 = 8_000_000_000;
-/// Workers that are never left out. One of two is half of them, which is what sharing its processor costs as well.
-pub(crate) const FEWEST: usize = 2;
+/// Workers that are never left out: the caller can always go on by itself.
+pub(crate) const FEWEST: usize = 1;
 /// What leaving workers out must be worth.
 const GAIN: f64 = 1.1;
 
@@ -109,7 +109,7 @@ impl Bench {
         order.extend((1..self.seats.len()).filter(|w| !self.is_out(*w)));
         order.sort_unstable_by_key(|&w| Reverse((self.seats[w].waited_ns, w)));
         let share = |w: usize| self.seats[w].waited_ns as f64 / window as f64;
-        let (late, caller_late) = (late(&order, share), caller_is_late(1 + order.len(), share(0)));
+        let (late, caller_late) = (late(&order, share, share(0)), caller_is_late(1 + order.len(), share(0)));
         let mut count = |worker: usize, late: bool| {
             let seat = &mut self.seats[worker];
             seat.late_ns = if late { seat.late_ns + window } else { 0 };
@@ -161,10 +161,12 @@ impl Bench {
 ///
 /// All wait for the latest of those that are in, and those have the work of the others to do: without the first `n` of W, the
 /// caller among them, a region goes at (W - n) / W of the full rate, times the share of the time in which worker `n` had its
-/// processor. What the caller waits is not counted: it finds the processor that another leaves.
-fn late(order: &[usize], waited_share: impl Fn(usize) -> f64) -> usize {
+/// processor, times that in which the caller had one: who waits, and when, has nothing to do with the other. By itself the caller
+/// waits for nobody, and finds the processor that another leaves.
+fn late(order: &[usize], waited_share: impl Fn(usize) -> f64, callers_share: f64) -> usize {
     let workers = 1 + order.len();
-    let rate = |n: usize| (1.0 - n as f64 / workers as f64) * (1.0 - waited_share(order[n]));
+    let both_run = |worker: &usize| (1.0 - waited_share(*worker)) * (1.0 - callers_share);
+    let rate = |n: usize| (1.0 - n as f64 / workers as f64) * order.get(n).map_or(1.0, both_run);
     let best = (1..=workers.saturating_sub(FEWEST)).map(|n| (n, rate(n)));
     let best = best.reduce(|best, next| if next.1 > best.1 { next } else { best });
     best.filter(|(_, best)| *best > GAIN * rate(0)).map_or(0, |(n, _)| n)
@@ -215,9 +217,14 @@ mod tests {
 
     /// How many of the workers besides the caller are late who waited these hundredths.
     fn late_of(waited: &[u64]) -> usize {
+        beside_a_caller(0, waited)
+    }
+
+    /// The same, where the caller waited too.
+    fn beside_a_caller(callers: u64, waited: &[u64]) -> usize {
         let mut order: Vec<usize> = (0..waited.len()).collect();
         order.sort_by_key(|w| Reverse(waited[*w]));
-        late(&order, |w| waited[w] as f64 / 100.0)
+        late(&order, |w| waited[w] as f64 / 100.0, callers as f64 / 100.0)
     }
 
     #[test]
@@ -231,8 +238,15 @@ mod tests {
         assert_eq!(of(&[50], 3), 1);
         assert_eq!(of(&[30], 3), 0);
         assert_eq!(of(&[50], 2), 0, "half of the workers is what it costs as well");
-        assert_eq!(of(&[90], 2), 0, "never fewer than two");
-        assert_eq!(of(&[90, 90], 3), 0, "without both there would be one");
+        assert_eq!(of(&[54], 2), 0, "not worth a tenth more");
+        assert_eq!(of(&[55], 2), 1, "the caller by itself is worth more");
+        assert_eq!(of(&[60, 60], 3), 0, "two thirds of the workers cost more");
+        assert_eq!(of(&[90, 90], 3), 2);
+        assert_eq!(beside_a_caller(50, &[50]), 1, "a neighbour that floats: one waits, and then the other");
+        assert_eq!(beside_a_caller(30, &[30]), 0);
+        assert_eq!(beside_a_caller(60, &[0]), 1);
+        assert_eq!(beside_a_caller(50, &[50, 0, 0]), 1, "more than two: as if the caller had not waited");
+        assert_eq!(beside_a_caller(50, &[0; 15]), 0, "another one stands in for it");
         assert_eq!(of(&[50; 15], 16), 0, "all wait: there is nobody to do without");
         assert_eq!(of(&[50; 8], 16), 0, "half of them cost a half");
         assert_eq!(of(&[50; 6], 16), 6);
@@ -315,13 +329,13 @@ mod tests {
     }
 
     #[test]
-    fn the_fewest_stay() {
+    fn the_caller_stays() {
         let mut scene = Scene::new(3);
         scene.window(&[(1, 90)]);
         assert_eq!(scene.window(&[(1, 90)]), [1]);
+        scene.window(&[(2, 90)]);
         for _ in 0..4 {
-            assert_eq!(scene.window(&[(0, 90)]), [1]);
-            assert_eq!(scene.window(&[(2, 90)]), [1]);
+            assert_eq!(scene.window(&[(0, 90), (2, 90)]), [1, 2]);
         }
     }
 

@@ -51,7 +51,13 @@ impl Crew {
     /// Says what `worker` is from the next region on: under which index it is in, or that it is left out. Between regions.
     pub(crate) fn seat(&self, worker: usize, index: Option<usize>) {
         let place = &self.places[worker - 1].0;
-        let Some(index) = index else { return place.from.store(NEVER, Release) };
+        let Some(index) = index else {
+            if place.from.swap(NEVER, Release) != NEVER {
+                // It goes apart now: where all are left out, no call comes that would send it there.
+                self.called.0.ring();
+            }
+            return;
+        };
         place.index.store(index, Relaxed);
         if place.from.load(Relaxed) == NEVER {
             place.from.store(self.begun.0.load(Relaxed) + 1, Release);
@@ -75,8 +81,9 @@ impl Crew {
     /// each, and gives its index there. None when there will be none.
     pub(crate) fn enter(&self, worker: usize, seen: &mut usize, spins: usize) -> Option<usize> {
         let place = &self.places[worker - 1].0;
+        let left_out = || place.from.load(Acquire) == NEVER;
         loop {
-            self.called.0.wait(spins, || self.begun.0.load(Acquire) != *seen);
+            self.called.0.wait(spins, || self.begun.0.load(Acquire) != *seen || left_out());
             *seen = self.begun.0.load(Acquire);
             if self.dismissed.load(Acquire) {
                 return None;
@@ -87,7 +94,7 @@ impl Crew {
                 return Some(place.index.load(Relaxed));
             }
             if from == NEVER {
-                self.bench.0.wait(0, || place.from.load(Acquire) != NEVER || self.dismissed.load(Acquire));
+                self.bench.0.wait(0, || !left_out() || self.dismissed.load(Acquire));
             }
         }
     }
@@ -108,7 +115,8 @@ impl Crew {
 
     /// How many sleep until the next region, or until they are asked back.
     pub(crate) fn asleep(&self) -> usize {
-        self.called.0.asleep() + self.bench.0.asleep()
+        // In this order: from the one to the other a worker goes to sleep apart, and is counted once.
+        self.bench.0.asleep() + self.called.0.asleep()
     }
 
     /// Whether everybody sleeps where they belong: those that are left out apart from the others.

@@ -165,9 +165,9 @@ impl Pool {
     /// With `pin`, worker `w` above 0 is bound to the `w`-th processor that the process may use. The calling thread is
     /// left to the scheduler, since it is not ours; with one processor a worker it finds the first one free.
     ///
-    /// Workers that are bound, at least three and no more than can run at once are watched. Whom the system again and again lets wait for its processor
-    /// sits out for a while where that costs less than waiting for it, and comes back on trial. For a caller who waits
-    /// another worker sits out, and leaves a processor free.
+    /// Workers that are bound, two or more and no more than can run at once, are watched. Whom the system again and again lets
+    /// wait for its processor sits out for a while where that costs less than waiting for it, and comes back on trial. For a
+    /// caller who waits another worker sits out, and leaves a processor free.
     ///
     /// # Errors
     /// When the operating system refuses a thread.
@@ -225,7 +225,7 @@ impl Pool {
         drop(send);
         pool.watch = match (watched, &pool.placement) {
             (Watched::Never, _) => Reading::unavailable("every worker is kept in, as was asked"),
-            _ if workers <= FEWEST => Reading::unavailable("of two workers or one, each is too much to do without"),
+            _ if workers <= FEWEST => Reading::unavailable("there is one worker alone"),
             (Watched::By(witness), _) => Reading::Available(Watch::new(workers, witness)),
             (Watched::BySystem, Reading::Unavailable { why }) => {
                 Reading::unavailable(format!("workers are not bound: {why}"))

@@ -6,8 +6,7 @@ use tare_cpu::pool::Pool;
 #[test]
 fn every_worker_runs_each_region_once() {
     for workers in [1, 2, 3] {
-        // Three that are bound might be left out.
-        let mut pool = Pool::new(workers, workers < 3).unwrap();
+        let mut pool = Pool::kept(workers, true).unwrap();
         let hits: Vec<AtomicUsize> = (0..workers).map(|_| AtomicUsize::new(0)).collect();
         for _ in 0..2_000 {
             pool.run(|r| {

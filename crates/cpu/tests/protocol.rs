@@ -13,10 +13,8 @@ mod sync {
 #[allow(dead_code, reason = "the pool alone uses a barrier again after a panic")]
 mod barrier;
 #[path = "../src/bell.rs"]
-#[allow(dead_code, reason = "the pool alone asks how many sleep")]
 mod bell;
 #[path = "../src/crew.rs"]
-#[allow(dead_code, reason = "as above")]
 mod crew;
 
 use barrier::Barrier;
@@ -156,13 +154,14 @@ fn seated(worker: usize, region: &str) -> Option<usize> {
 #[test]
 fn who_is_left_out_of_a_region_is_in_none_but_its_own() {
     // The caller does not wait for those that it leaves out: whoever comes late meets the seats of later regions.
-    const STORIES: [(&[&str], usize, usize); 6] = [
+    const STORIES: [(&[&str], usize, usize); 7] = [
         (&["+", "-", "+"], 0, 3),
         (&["-", "+", "-", "+"], 0, 2),
         (&["-", "-", "+"], 1, 2),
         (&["+", "-"], 1, 3),
         (&["-+", "+-"], 0, 2),
         (&["++", "-+"], 0, 2),
+        (&["+-", "--"], 0, 2),
     ];
     for (story, spins, switches) in STORIES {
         let workers = story[0].len();
@@ -191,8 +190,12 @@ fn who_is_left_out_of_a_region_is_in_none_but_its_own() {
                 (1..=workers).for_each(|worker| crew.seat(worker, seated(worker, story[region])));
                 // SAFETY: as above.
                 job.with_mut(|job| unsafe { *job = region });
-                crew.begin((1..=workers).filter(|worker| seated(*worker, story[region]).is_some()).count());
-                crew.wait(spins);
+                // As the pool does it: where the caller is alone, it calls nobody.
+                let others = story[region].matches('+').count();
+                if others > 0 {
+                    crew.begin(others);
+                    crew.wait(spins);
+                }
                 for worker in 1..=workers {
                     let times = story[..=region].iter().filter(|region| seated(worker, region).is_some()).count();
                     // SAFETY: as above.
@@ -200,6 +203,11 @@ fn who_is_left_out_of_a_region_is_in_none_but_its_own() {
                         .with(|ran| assert_eq!(unsafe { *ran }, times, "worker {worker} by region {region}"));
                 }
             }
+            // Whoever is in sleeps until the next region, and whoever is not apart from them, also where no region sent it there.
+            while !crew.rests() {
+                thread::yield_now();
+            }
+            assert_eq!(crew.asleep(), workers);
             crew.dismiss();
             threads.into_iter().for_each(|thread| thread.join().unwrap());
         });

@@ -109,11 +109,26 @@ FilePmdMapped:      4096 kB
     #[test]
     #[cfg(target_os = "linux")]
     fn memory_that_was_touched_is_resident() {
-        let buffer = vec![1u8; 16 << 20];
-        let from = buffer.as_ptr() as usize;
-        let got = page_use(std::slice::from_ref(&(from..from + buffer.len()))).available().copied().unwrap();
-        assert_eq!(got.bytes, 16 << 20);
-        assert!(got.resident_bytes > 15 << 20, "{got:?}");
-        assert_eq!(buffer[buffer.len() - 1], 1);
+        // A mapping whose neighbours are its own: the kernel joins one to whatever other tests map beside it, and of such a
+        // mapping only a share would be this test's.
+        const BYTES: usize = 16 << 20;
+        const GUARD: usize = 2 << 20;
+        let anonymous = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a new mapping, wherever the kernel likes.
+        let guard = unsafe { libc::mmap(std::ptr::null_mut(), BYTES + 2 * GUARD, libc::PROT_NONE, anonymous, -1, 0) };
+        assert_ne!(guard, libc::MAP_FAILED);
+        // SAFETY: inside the mapping, which nobody else knows of.
+        let from = unsafe {
+            let from = guard.byte_add(GUARD);
+            assert_eq!(libc::mprotect(from, BYTES, libc::PROT_READ | libc::PROT_WRITE), 0);
+            from.cast::<u8>().write_bytes(1, BYTES);
+            from as usize
+        };
+        let got = page_use(std::slice::from_ref(&(from..from + BYTES))).available().copied().unwrap();
+        assert_eq!((got.bytes, got.resident_bytes), (BYTES as u64, BYTES as u64), "{got:?}");
+        let untouched = page_use(std::slice::from_ref(&(from - GUARD..from))).available().copied().unwrap();
+        assert_eq!((untouched.bytes, untouched.resident_bytes), (GUARD as u64, 0));
+        // SAFETY: the whole mapping, which nobody points into any more.
+        assert_eq!(unsafe { libc::munmap(guard, BYTES + 2 * GUARD) }, 0);
     }
 }
