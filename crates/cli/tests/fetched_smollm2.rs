@@ -178,12 +178,15 @@ fn fetched_memory_in_use_stays_near_the_file() {
     let v = run_ids(&home, &golden["f32_dequant"][0]["prompt_ids"], &["--context", "256"]);
     let file = std::fs::metadata(model()).unwrap().len();
     let of = |part: &str| v["memory"][part].as_u64().unwrap();
-    let (total, peak) = (of("total_bytes"), of("peak_bytes"));
-    eprintln!("file {file}, resident {total}, peak {peak}");
-    // Step memory begins on a huge page, of which it has the whole.
-    let most = 1.5 * file as f64 + f64::from(2 << 20);
-    assert!(total as f64 <= most, "{total} bytes are resident for a file of {file}");
-    assert!(peak as f64 <= most, "{peak} bytes were resident for a file of {file}");
+    let parts = ["anonymous_bytes", "file_bytes", "peak_bytes"].map(of);
+    eprintln!("file {file}; anonymous, of files, peak: {parts:?}");
+    // The first is packed weights, cache and step memory: a second copy of the weights would be in it. The second is pages of the
+    // program and its libraries, of which the kernel reads ahead what it likes: a model that stays mapped would be in it.
+    for (name, bytes, most) in
+        [("anonymous", parts[0], 1.4), ("file pages", parts[1], 0.5), ("at the peak", parts[2], 1.7)]
+    {
+        assert!(bytes as f64 <= most * file as f64, "{name}: {bytes} bytes, expected {most} times {file} at most");
+    }
 }
 
 #[test]

@@ -161,11 +161,12 @@ impl Bench {
 ///
 /// All wait for the latest of those that are in, and those have the work of the others to do: without the first `n` of W, the
 /// caller among them, a region goes at (W - n) / W of the full rate, times the share of the time in which worker `n` had its
-/// processor, times that in which the caller had one: who waits, and when, has nothing to do with the other. By itself the caller
-/// waits for nobody, and finds the processor that another leaves.
+/// processor. The caller by itself waits for nobody. What it waits is not counted, since it finds the processor that another leaves,
+/// but of two: there both wait as often as either does, and nobody else can stand in for it.
 fn late(order: &[usize], waited_share: impl Fn(usize) -> f64, callers_share: f64) -> usize {
     let workers = 1 + order.len();
-    let both_run = |worker: &usize| (1.0 - waited_share(*worker)) * (1.0 - callers_share);
+    let caller_runs = if workers == 2 { 1.0 - callers_share } else { 1.0 };
+    let both_run = |worker: &usize| (1.0 - waited_share(*worker)) * caller_runs;
     let rate = |n: usize| (1.0 - n as f64 / workers as f64) * order.get(n).map_or(1.0, both_run);
     let best = (1..=workers.saturating_sub(FEWEST)).map(|n| (n, rate(n)));
     let best = best.reduce(|best, next| if next.1 > best.1 { next } else { best });
@@ -246,7 +247,16 @@ mod tests {
         assert_eq!(beside_a_caller(30, &[30]), 0);
         assert_eq!(beside_a_caller(60, &[0]), 1);
         assert_eq!(beside_a_caller(50, &[50, 0, 0]), 1, "more than two: as if the caller had not waited");
-        assert_eq!(beside_a_caller(50, &[0; 15]), 0, "another one stands in for it");
+        for callers in [51, 67, 78, 95] {
+            assert_eq!(
+                beside_a_caller(callers, &[51, 0]),
+                1,
+                "who did not wait stays, though the caller waits {callers} %"
+            );
+            assert_eq!(beside_a_caller(callers, &[67, 0, 0]), 1);
+            assert_eq!(beside_a_caller(callers, &[0; 2]), 0, "another one stands in for it");
+            assert_eq!(beside_a_caller(callers, &[0; 15]), 0);
+        }
         assert_eq!(of(&[50; 15], 16), 0, "all wait: there is nobody to do without");
         assert_eq!(of(&[50; 8], 16), 0, "half of them cost a half");
         assert_eq!(of(&[50; 6], 16), 6);
@@ -308,10 +318,10 @@ mod tests {
 
     #[test]
     fn a_worker_and_a_caller_that_share_a_processor_cost_one_worker() {
-        for workers in [3, 4, 16] {
+        for (workers, waited) in [(3, 50), (3, 55), (4, 50), (4, 67), (16, 50), (16, 95)] {
             let mut scene = Scene::new(workers);
-            scene.window(&[(0, 50), (2, 50)]);
-            assert_eq!(scene.window(&[(0, 50), (2, 50)]), [2], "of {workers}");
+            scene.window(&[(0, waited), (2, waited)]);
+            assert_eq!(scene.window(&[(0, waited), (2, waited)]), [2], "of {workers}, {waited} %");
             assert_eq!(scene.window(&[]), [2], "and nobody else");
         }
     }

